@@ -1,0 +1,1 @@
+"""Helper library of the workbench; notebooks only call it."""
