@@ -171,12 +171,18 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
-    """Append one record to a log in a single write, so that a reader never sees a mixed line."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    """Append one record to a log in a single write, so that a reader never sees a mixed line.
+
+    Raises `RunDirectoryError` when the disk is full or the folder read-only.
+    """
     try:
-        os.write(descriptor, encode_line(record))
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, encode_line(record))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def unwritable(path: Path, error: OSError) -> RunDirectoryError:

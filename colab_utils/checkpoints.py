@@ -1,0 +1,130 @@
+"""Chunk files: commit, verify, resume, join.
+
+A chunk is a range of consecutive requests in one file, `chunks/FIRST-LAST.DIGEST.jsonl`,
+that is whole or absent and never changes. Its bytes follow from its responses alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from colab_utils import records
+from colab_utils.errors import ChunkConflict, RecordError
+from colab_utils.responses import Response, check_request_ids, parse_responses
+
+_NAME = re.compile(r"(\d{5,})-(\d{5,})\.([0-9a-f]{8})\.jsonl")
+_SET_ASIDE = "set-aside"
+
+
+@dataclass(frozen=True, order=True)
+class ChunkRange:
+    """Requests `first` to `last`, both included, counted from 0."""
+
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __str__(self) -> str:
+        return f"{self.first:05d}-{self.last:05d}"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a folder of chunks holds: whole chunks by range, and the torn ones with the reason."""
+
+    finished: dict[ChunkRange, Path]
+    torn: dict[Path, str]
+
+    @property
+    def requests_done(self) -> int:
+        """Number of requests that have a response."""
+        return sum(len(chunk) for chunk in self.finished)
+
+
+def plan(total: int, chunk_size: int, finished: Sequence[ChunkRange] = ()) -> list[ChunkRange]:
+    """Ranges still to be run: the gaps between `finished`, cut every `chunk_size` requests."""
+    chunks: list[ChunkRange] = []
+    start = 0
+    for done in [*sorted(finished), ChunkRange(total, total)]:
+        chunks += [
+            ChunkRange(first, min(first + chunk_size, done.first) - 1)
+            for first in range(start, done.first, chunk_size)
+        ]
+        start = done.last + 1
+    return chunks
+
+
+def commit(folder: Path, chunk: ChunkRange, responses: Sequence[Response]) -> Path:
+    """Write one finished chunk, whole or not at all, and return its path.
+
+    Raises `RunDirectoryError` when the folder cannot be written.
+    """
+    data = b"".join(response.line() for response in responses)
+    path = folder / f"{chunk}.{records.sha256_bytes(data)[:8]}.jsonl"
+    records.write_atomic(path, data)
+    return path
+
+
+def verify(folder: Path, request_ids: Sequence[str]) -> Checkpoint:
+    """Read every chunk in `folder` and judge it by its own digest, line count and request ids.
+
+    Changes nothing. Raises `ChunkConflict` when two whole chunks cover the same request:
+    which of the two answers counts is the user's choice.
+    """
+    finished: dict[ChunkRange, Path] = {}
+    torn: dict[Path, str] = {}
+    for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else []:
+        match = _NAME.fullmatch(path.name)
+        if match is None:
+            torn[path] = "its name is not FIRST-LAST.DIGEST.jsonl"
+            continue
+        chunk = ChunkRange(int(match[1]), int(match[2]))
+        try:
+            _verify_chunk(path, match[3], request_ids[chunk.first : chunk.last + 1], len(chunk))
+        except RecordError as error:
+            torn[path] = error.problem
+            continue
+        for other, other_path in finished.items():
+            if chunk.first <= other.last and other.first <= chunk.last:
+                raise ChunkConflict(
+                    f"{other_path.name} and {path.name} both answer requests "
+                    f"{max(chunk.first, other.first)} to {min(chunk.last, other.last)}",
+                    where=str(folder),
+                    mend="move the one you do not trust out of the folder",
+                )
+        finished[chunk] = path
+    return Checkpoint(finished, torn)
+
+
+def set_aside(checkpoint: Checkpoint) -> None:
+    """Move torn chunks into `set-aside/`, keeping them; their requests will be run again."""
+    for path in checkpoint.torn:
+        folder = path.parent / _SET_ASIDE
+        folder.mkdir(exist_ok=True)
+        count = sum(1 for _ in folder.iterdir())
+        path.rename(folder / f"{count:03d}-{path.name}")
+
+
+def join(checkpoint: Checkpoint, target: Path) -> str:
+    """Write `responses.jsonl`, the chunks in request order; return its SHA-256.
+
+    The digest names the answers.
+    """
+    data = b"".join(checkpoint.finished[c].read_bytes() for c in sorted(checkpoint.finished))
+    records.write_atomic(target, data)
+    return records.sha256_bytes(data)
+
+
+def _verify_chunk(path: Path, digest: str, expected: Sequence[str], length: int) -> None:
+    data = records.read_bytes(path)
+    if records.sha256_bytes(data)[:8] != digest:
+        raise RecordError("its bytes do not match its digest", where=str(path))
+    if len(expected) != length or length < 1:
+        raise RecordError("its range is not one of this run", where=str(path))
+    responses = parse_responses(data, where=str(path))
+    check_request_ids([r.request_id for r in responses], expected, str(path))

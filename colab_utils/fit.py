@@ -1,0 +1,76 @@
+"""Does a model fit a GPU? Computed from its manifest, before anything is downloaded.
+
+Weights take 2 bytes a parameter in BF16; a token's KV cache takes
+2 (K and V) x layers x KV heads x head size x 2 bytes. What remains of
+`gpu_memory_utilization` x memory after weights and overhead is the KV cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from colab_utils.errors import FitError
+from colab_utils.manifests import ModelManifest
+
+_BYTES = 2
+# Activations and CUDA graphs; an assumption until it is measured on the card in question.
+OVERHEAD_BYTES = int(1.5 * 2**30)
+# BF16, and recent vLLM releases at all, need this compute capability.
+LEAST_CAPABILITY = 8.0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Memory in bytes; `sequences` of full `max_model_len` that fit at once.
+
+    `longest` is the longest single sequence, in tokens, that the KV cache could hold.
+    """
+
+    weights_bytes: int
+    kv_bytes_per_token: int
+    kv_room_bytes: int
+    sequences: int
+    longest: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether at least one sequence of `max_model_len` fits."""
+        return self.sequences >= 1
+
+
+def gpu_fit(
+    model: ModelManifest, memory_bytes: int, *, gpu_memory_utilization: float = 0.85
+) -> Fit:
+    """Fit of one model on a GPU of `memory_bytes`."""
+    shape = model.architecture
+    weights = shape.parameters * _BYTES
+    per_token = 2 * shape.layers * shape.kv_heads * shape.head_size * _BYTES
+    room = max(0, int(memory_bytes * gpu_memory_utilization) - weights - OVERHEAD_BYTES)
+    return Fit(
+        weights_bytes=weights,
+        kv_bytes_per_token=per_token,
+        kv_room_bytes=room,
+        sequences=room // (per_token * model.max_model_len),
+        longest=room // per_token,
+    )
+
+
+def require_fit(model: ModelManifest, gpu: dict[str, object], utilization: float) -> Fit:
+    """Fit on a probed GPU; raises `FitError` with the next step when the model can't run there."""
+    if float(str(gpu["compute_capability"])) < LEAST_CAPABILITY:
+        raise FitError(
+            f"{gpu['name']} has no BF16 (compute capability {gpu['compute_capability']})",
+            where=f"model {model.name}",
+            mend="choose an L4 or a newer GPU",
+        )
+    fit = gpu_fit(model, int(str(gpu["memory_bytes"])), gpu_memory_utilization=utilization)
+    if not fit.fits:
+        raise FitError(
+            f"needs {fit.weights_bytes / 1e9:.1f} GB for weights, and the rest of {gpu['name']} "
+            f"holds {fit.longest} tokens, fewer than max_model_len {model.max_model_len}",
+            where=f"model {model.name}",
+            mend="choose a larger GPU"
+            if fit.longest < 1024
+            else f"set max_model_len to {fit.longest // 256 * 256} or choose a larger GPU",
+        )
+    return fit

@@ -1,0 +1,169 @@
+"""Start, watch, attach to and stop a run, from a notebook or a shell.
+
+The run is a child process of the engine interpreter in its own session: a kernel restart or
+a closed tab leaves it running, and attaching again is reading its folder.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from colab_utils import records
+from colab_utils.errors import EngineFailed, RunDirectoryError, RunStopped, WorkbenchError
+from colab_utils.failures import explain
+from colab_utils.heartbeat import ENDED
+from colab_utils.lock import busy
+from colab_utils.run_directory import RunDirectory, RunStatus
+from colab_utils.runs import RunSpec
+
+Show = Callable[[RunStatus], None]
+
+_POLL_SECONDS = 0.5
+_TERM_SECONDS = 20.0
+# The engine runs model repositories' own code, so it gets no token and no agent's socket.
+_SECRET = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL", "SSH_AUTH_SOCK")
+
+
+def engine_environment() -> dict[str, str]:
+    """Environment of an engine process: this one's, without secrets, offline."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not any(word in name.upper() for word in _SECRET)
+    }
+    # The engine interpreter has its own packages; a notebook's settings must not leak in.
+    for name in ("PYTHONPATH", "PYTHONHOME", "MPLBACKEND"):
+        kept.pop(name, None)
+    return {**kept, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def start(spec: RunSpec, engine_python: Path) -> subprocess.Popen[bytes]:
+    """Start the engine process of a run; its output goes to `engine.log`.
+
+    Raises `RunnerBusy` when the directory has a runner, `RunDirectoryError` when it cannot
+    be written.
+    """
+    directory = RunDirectory(spec.run_dir)
+    if directory.runner() is not None:
+        raise busy(directory)
+    try:
+        directory.chunks.mkdir(parents=True, exist_ok=True)
+        probe = directory.path / ".writable"
+        probe.write_bytes(b"x" * 4096)
+        probe.unlink()
+        log = open(directory.log, "ab")  # noqa: SIM115  (handed to the child)
+    except OSError as error:
+        raise records.unwritable(directory.path, error) from error
+    with log:
+        child = subprocess.Popen(
+            [str(engine_python), "-m", "colab_utils.runs"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=engine_environment(),
+            start_new_session=True,
+        )
+    assert child.stdin is not None
+    try:
+        with child.stdin:
+            child.stdin.write(spec.model_dump_json().encode())
+    except BrokenPipeError:
+        # It ended before it read its spec; watch() reads the cause from its log.
+        pass
+    return child
+
+
+def watch(
+    run_dir: Path, child: subprocess.Popen[bytes] | None = None, *, show: Show | None = None
+) -> RunStatus:
+    """Follow a run to its end and return its last status; attaches to one started elsewhere.
+
+    `child` is the process `start` returned, if this process started it. An interrupt
+    (Ctrl-C, a notebook's stop button) stops the run. Raises `EngineFailed` with the cause
+    when the run ended without being complete, or the run's own error, and `RunStopped`.
+    """
+    directory = RunDirectory(run_dir)
+    try:
+        while True:
+            status = directory.status()
+            if show is not None:
+                show(status)
+            ended = child.poll() is not None if child is not None else not status.alive
+            if ended:
+                return _outcome(directory, child)
+            time.sleep(_POLL_SECONDS)
+    except KeyboardInterrupt:
+        stop(run_dir)
+        if child is not None:
+            child.wait()
+        raise RunStopped("the run was stopped; finished chunks are committed") from None
+
+
+def stop(run_dir: Path, *, term_seconds: float = _TERM_SECONDS) -> bool:
+    """End a run: SIGTERM, wait, then SIGKILL to its whole process group until it is empty.
+
+    Returns whether there was a runner. Finished chunks stay committed.
+    """
+    runner = RunDirectory(run_dir).runner()
+    if not runner or "pid" not in runner:
+        return False
+    pid = int(runner["pid"])
+    deadline = time.monotonic() + term_seconds
+    _signal_group(pid, signal.SIGTERM)
+    while _group_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    while _group_alive(pid):
+        _signal_group(pid, signal.SIGKILL)
+        time.sleep(0.1)
+    return True
+
+
+def _outcome(directory: RunDirectory, child: subprocess.Popen[bytes] | None) -> RunStatus:
+    status = directory.status()
+    if status.phase in ("complete", "done") and directory.is_complete():
+        return status
+    code = child.returncode if child is not None else None
+    beat = status.beat
+    if beat.get("phase") == "stopped" and code in (None, RunStopped.exit_code):
+        raise RunStopped("the run was stopped; finished chunks are committed")
+    if beat.get("phase") in ENDED and "error" in beat:
+        failed: WorkbenchError = EngineFailed(beat["error"])
+        failed.exit_code = int(beat.get("exit_code", 1))
+        raise failed
+    cause = explain(_last_segment(directory), code)
+    raise EngineFailed(
+        f"{cause.problem} ({status.done} of {status.total} requests are committed)",
+        where=str(directory.log),
+        mend=cause.mend,
+    )
+
+
+def _last_segment(directory: RunDirectory) -> str:
+    if not directory.log.exists():
+        return ""
+    text = directory.log.read_bytes().decode("utf-8", "replace")
+    return text[-200_000:]
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _group_alive(pid: int) -> bool:
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError as error:
+        raise RunDirectoryError(
+            f"process {pid} belongs to another user", mend="stop it as that user"
+        ) from error
+    return True

@@ -1,0 +1,140 @@
+"""A run directory as its readers see it: which file is where, and what state the run is in.
+
+Reading never needs the writer: a notebook attaches to a run by reading its folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from colab_utils import records
+from colab_utils.errors import RunDirectoryError
+from colab_utils.heartbeat import ENDED
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """What a run is doing now.
+
+    `phase` is the heartbeat's, or `none` (nothing was started), `complete`, or `interrupted`
+    (the last runner vanished without a word). `silent_seconds` counts since the last sign of
+    life; `beat` is the last heartbeat line.
+    """
+
+    phase: str
+    alive: bool
+    done: int
+    total: int
+    silent_seconds: float | None
+    beat: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Paths of one run directory, and reads of its small files."""
+
+    path: Path
+
+    @property
+    def run_json(self) -> Path:
+        """Fingerprints, what they were made of, segments, completion."""
+        return self.path / "run.json"
+
+    @property
+    def chunks(self) -> Path:
+        """Folder of committed chunks."""
+        return self.path / "chunks"
+
+    @property
+    def responses(self) -> Path:
+        """All responses in request order; exists once the run is complete."""
+        return self.path / "responses.jsonl"
+
+    @property
+    def heartbeat(self) -> Path:
+        """Signs of life."""
+        return self.path / "heartbeat.jsonl"
+
+    @property
+    def timeline(self) -> Path:
+        """What was given to the engine and committed, when and by whom."""
+        return self.path / "timeline.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        """File that the runner holds an flock on."""
+        return self.path / "lock"
+
+    @property
+    def log(self) -> Path:
+        """Output of the engine process, vLLM's own log included."""
+        return self.path / "engine.log"
+
+    def read_run(self) -> dict[str, Any] | None:
+        """`run.json`, or None where no run has begun; raises `RunDirectoryError` if foreign."""
+        if not self.run_json.exists():
+            return None
+        run = records.read_json(self.run_json)
+        needed = {"decoding_fingerprint", "run_fingerprint", "decoding", "run", "requests", "kind"}
+        if not isinstance(run, dict) or run.get("format") != FORMAT or not needed <= run.keys():
+            raise RunDirectoryError(
+                "was not written by this version of the workbench",
+                where=str(self.run_json),
+                mend="choose another run directory",
+            )
+        return run
+
+    def is_complete(self) -> bool:
+        """Whether the answers are all there and unchanged since the run ended."""
+        run = self.read_run()
+        if run is None or not run.get("completed") or not self.responses.exists():
+            return False
+        return bool(
+            records.sha256_file(self.responses) == run["completed"]["responses_sha256"]
+        )
+
+    def runner(self) -> dict[str, Any] | None:
+        """Who holds the lock (pid, host, since), or None when nobody does."""
+        try:
+            descriptor = os.open(self.lock, os.O_RDWR)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lines = records.read_log(self.lock)
+            return lines[-1] if lines else {}
+        finally:
+            os.close(descriptor)
+        return None
+
+    def status(self) -> RunStatus:
+        """The state of the run, from its files alone."""
+        run = self.read_run()
+        beats = records.read_log(self.heartbeat)
+        beat = beats[-1] if beats else {}
+        alive = self.runner() is not None
+        total = run["requests"] if run else int(beat.get("total", 0))
+        done = int(beat.get("done", 0))
+        silent = None
+        if "at" in beat:
+            at = datetime.fromisoformat(beat["at"])
+            silent = (datetime.now(UTC) - at).total_seconds()
+        if alive:
+            phase = str(beat.get("phase", "starting"))
+        elif run and run.get("completed"):
+            phase, done = "complete", total
+        elif not beat:
+            phase = "none"
+        elif beat["phase"] in ENDED:
+            phase = beat["phase"]
+        else:
+            phase = "interrupted"
+        return RunStatus(phase, alive, done, total, silent, beat)
