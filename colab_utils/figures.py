@@ -15,23 +15,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from colab_utils.analysis import ALL_TASKS, RunAnalysis
+from colab_utils.report_text import printable
 
 # two colours of Okabe and Ito's palette; shape says the same, so that grey print does too
 _OURS = "#0072B2"
 _UPSTREAM = "#D55E00"
-_UNPRINTABLE = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
-)
 _HANGUL_FONTS = ("Noto Sans CJK KR", "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo")
-
-
-def printable(text: str, longest: int | None = None) -> str:
-    """Text that any file format and font can carry: control characters, direction overrides
-    and lone surrogates become U+FFFD; beyond `longest` characters it is cut with an ellipsis."""
-    clean = _UNPRINTABLE.sub("\ufffd", text)
-    if longest is not None and len(clean) > longest:
-        clean = clean[: longest - 1] + "\u2026"
-    return clean
 
 
 def draw(analyses: Sequence[RunAnalysis]) -> tuple[bytes, bytes]:

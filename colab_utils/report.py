@@ -16,10 +16,9 @@ from sqlite_utils import Database
 from colab_utils import figures, records
 from colab_utils.analysis import ALL_TASKS, RunAnalysis, analyse
 from colab_utils.errors import ReportError
-from colab_utils.figures import printable
 from colab_utils.manifests import CONDITIONS
 from colab_utils.report_csv import write_csv
-from colab_utils.report_text import header, p_value, percent, points, signed, summary
+from colab_utils.report_text import header, p_value, percent, points, printable, signed, summary
 from colab_utils.run_directory import RunDirectory
 from colab_utils.samples import Dataset
 from colab_utils.store import as_folders, build_database

@@ -39,7 +39,7 @@ def write_csv(
         judged = list(opened.query("SELECT * FROM judged ORDER BY run_id, position"))
     finally:
         opened.conn.close()
-    tables = {
+    tables: dict[str, tuple[str, list[dict[str, Any]]]] = {
         "accuracy": ("accuracy.csv", _accuracy(analyses)),
         "contrasts": ("contrasts.csv", _contrasts(analyses)),
         "outcomes": ("outcomes.csv", _outcomes(analyses)),
@@ -47,20 +47,20 @@ def write_csv(
     }
     paths = {}
     for name, (file_name, rows) in tables.items():
+        # only contrasts can be none at all
+        columns = list(rows[0]) if rows else _CONTRAST_COLUMNS
         paths[name] = folder / file_name
-        records.write_atomic(paths[name], _encode(rows))
+        records.write_atomic(paths[name], _encode(columns, rows))
     return paths
 
 
-def _encode(rows: Iterable[dict[str, Any]]) -> bytes:
-    table = list(rows)
-    if not table:
-        return b""
+def _encode(columns: Iterable[str], rows: Iterable[dict[str, Any]]) -> bytes:
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(table[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(table)
-    return text.getvalue().encode("utf-8")
+    writer.writerows(rows)
+    # only a contrast's name can still hold a lone surrogate: it becomes its escape
+    return text.getvalue().encode("utf-8", "backslashreplace")
 
 
 def _accuracy(analyses: Sequence[RunAnalysis]) -> list[dict[str, Any]]:

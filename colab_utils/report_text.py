@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from colab_utils import records
@@ -18,6 +19,18 @@ _REASONS = {
     "reference_error": "the reference solution fails",
 }
 _NOTHING = "\u2013"
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
+
+
+def printable(text: str, longest: int | None = None) -> str:
+    """Text that any file format and font can carry: control characters, direction overrides
+    and lone surrogates become U+FFFD; beyond `longest` characters it is cut with an ellipsis."""
+    clean = _UNPRINTABLE.sub("\ufffd", text)
+    if longest is not None and len(clean) > longest:
+        clean = clean[: longest - 1] + "\u2026"
+    return clean
 
 
 def percent(share: float | None) -> str:
@@ -133,15 +146,17 @@ def _power(analysis: RunAnalysis) -> str:
     smallest = detectable_difference(
         analysis.complete, PLANNED_DISCORDANT, alpha=analysis.alpha
     )
-    given = f"With {analysis.complete} complete samples, if {100 * PLANNED_DISCORDANT:g} % of them are"
+    given = (
+        f"With {analysis.complete} complete samples, if {100 * PLANNED_DISCORDANT:g} % of them "
+        "are discordant, a single uncorrected test finds"
+    )
     if smallest is None:
         return (
-            f"{given} discordant, a single uncorrected test finds no possible difference with 80 % power: "
-            "this run is too small to show one."
+            f"{given} no possible difference with 80 % power: this run is too small to show one."
         )
     return (
-        f"{given} discordant, a single uncorrected test finds a true difference of {smallest:.1f} points "
-        "with 80 % power; a smaller one can be there unseen."
+        f"{given} a true difference of {smallest:.1f} points with 80 % power; a smaller one can "
+        "be there unseen."
     )
 
 

@@ -23,6 +23,7 @@ from colab_utils.samples import Dataset
 from colab_utils.schema import SCHEMA, VIEWS
 from colab_utils.verdicts import Scoring, Verdict, load_scorings
 
+_LARGEST = 2**63 - 1
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _HANGUL = re.compile("[\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff\uffa0-\uffdc]")
 
@@ -285,6 +286,9 @@ def _insert(database: Database, table: str, rows: Iterable[dict[str, Any]]) -> N
             raise RecordError(
                 f"holds a lone surrogate: {row[broken[0]]!r}", where=f"{table}.{broken[0]}"
             )
+        for name, value in row.items():
+            if isinstance(value, int) and abs(value) > _LARGEST:
+                raise RecordError(f"{value} is too large for SQLite", where=f"{table}.{name}")
         if escapes:
             row = row | {name: records.dumps(row[name]) for name in broken}
             row["escaped"] = ",".join(broken) or None
