@@ -55,9 +55,9 @@ class Outcomes:
     """What became of the responses of one task under one condition, and what they look like.
 
     `counts` holds the outcomes, `rejected` and `no_verdict`, which add up to `responses`;
-    `cut_by_length` overlaps them. `differ` counts responses whose two verdicts differ. The
-    other fields describe answers that were given: medians, and shares from 0 to 1 (None
-    where there is nothing to count).
+    `cut_by_length` overlaps them. `judged` responses have a verdict and were not rejected; in
+    `differ` of them the two verdicts differ. The other fields describe answers that were
+    given: medians, and shares from 0 to 1 (None where there is nothing to count).
     """
 
     task: str
@@ -65,6 +65,7 @@ class Outcomes:
     responses: int
     counts: dict[str, int]
     cut_by_length: int
+    judged: int
     differ: int
     output_tokens_median: float | None
     characters_median: float | None
@@ -294,7 +295,8 @@ def _outcomes(task: str, condition: str, rows: Sequence[dict[str, Any]]) -> Outc
             for name in (*OUTCOMES, "rejected", "no_verdict")
         },
         cut_by_length=sum(r["finish_reason"] == "length" for r in cell),
-        differ=sum(r["passed"] is not None and r["passed"] != r["passed_upstream"] for r in cell),
+        judged=sum(r["passed"] is not None for r in given),
+        differ=sum(r["passed"] != r["passed_upstream"] for r in given),
         output_tokens_median=median(r["output_tokens"] for r in given) if given else None,
         characters_median=median(r["characters"] for r in given) if given else None,
         hangul_share_mean=mean(lettered) if lettered else None,

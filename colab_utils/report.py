@@ -18,7 +18,17 @@ from colab_utils.analysis import ALL_TASKS, RunAnalysis, analyse
 from colab_utils.errors import ReportError
 from colab_utils.manifests import CONDITIONS
 from colab_utils.report_csv import write_csv
-from colab_utils.report_text import header, p_value, percent, points, printable, signed, summary
+from colab_utils.report_text import (
+    header,
+    limits,
+    p_value,
+    percent,
+    plain,
+    points,
+    printable,
+    signed,
+    summary,
+)
 from colab_utils.run_directory import RunDirectory
 from colab_utils.samples import Dataset
 from colab_utils.store import as_folders, build_database
@@ -102,7 +112,7 @@ def _render(database: Path, analyses: Sequence[RunAnalysis], svg: bytes) -> str:
     )  # fmt: skip
     environment.filters |= {
         "percent": percent, "points": points, "signed": signed, "p_value": p_value,
-        "by_task": _by_task,
+        "limits": limits, "plain": plain, "by_task": _by_task,
     }  # fmt: skip
     source = resources.files("colab_utils").joinpath("templates/report.html.j2")
     template = environment.from_string(source.read_text(encoding="utf-8"))
@@ -118,7 +128,7 @@ def _render(database: Path, analyses: Sequence[RunAnalysis], svg: bytes) -> str:
         conditions=[c for c in CONDITIONS if any(c in a.conditions for a in analyses)],
         all_tasks=ALL_TASKS,
         level=f"{100 * (1 - analyses[0].alpha):g}",
-        family=sum(c.in_family for a in analyses for c in a.contrasts),
+        family=sum(c.p_holm is not None for a in analyses for c in a.contrasts),
         smoke=any(a.record["kind"] == "smoke" for a in analyses),
         shown=SHOWN,
     )

@@ -51,6 +51,16 @@ def signed(low: float | None, high: float | None) -> str:
     return _NOTHING if low is None or high is None else f"{points(low)} to {points(high)}"
 
 
+def limits(low: float | None, high: float | None) -> str:
+    """Confidence limits of a share, as percentages."""
+    return _NOTHING if low is None or high is None else f"{percent(low)} to {percent(high)}"
+
+
+def plain(number: float | None) -> str:
+    """A number without trailing zeros; a dash where there is none."""
+    return _NOTHING if number is None else f"{number:g}"
+
+
 def p_value(p: float | None) -> str:
     """A p value with three decimals; never shown as zero."""
     if p is None:
@@ -125,7 +135,7 @@ def _contrasts(analysis: RunAnalysis, models: int) -> str:
         )
     named = "; ".join(_named(c) for c in found)
     rest = len(family) - len(found)
-    others = f"; for the other {rest} the data leave it open" if rest else ""
+    others = "; for the rest the data leave it open" if rest else ""
     return (
         f"{len(found)} of {len(family)} primary contrasts differ from zero {after}: "
         f"{named}{others}."
@@ -163,12 +173,15 @@ def _power(analysis: RunAnalysis) -> str:
 def _extraction(analysis: RunAnalysis) -> str:
     rows = [o for o in analysis.outcomes if o.task == ALL_TASKS]
     by_condition = [f"{o.condition} {o.differ}" for o in rows if o.differ]
+    judged = sum(o.judged for o in rows)
+    if not judged:
+        return ""
     if not by_condition:
-        return "Upstream's own extraction gives the same verdict for every response."
+        return f"Upstream's extraction gives the same verdict for all {judged} responses judged."
     return (
-        f"Upstream's own extraction gives another verdict for {sum(o.differ for o in rows)} "
-        f"responses ({', '.join(by_condition)}): where conditions differ in this, "
-        "part of a difference may be extraction, not ability."
+        f"Upstream's own extraction gives another verdict for {sum(o.differ for o in rows)} of "
+        f"{judged} judged responses ({', '.join(by_condition)}): where conditions differ in "
+        "this, part of a difference may be extraction, not ability."
     )
 
 

@@ -228,7 +228,7 @@ def test_passed_leads_and_differences_by_condition_are_counted(tmp_path: Path) -
     cell = {r["condition"]: r for r in read_csv(report.csv["accuracy"]) if r["task"] == "all"}
     assert (cell["KO"]["passed"], cell["KO"]["passed_upstream"]) == ("2", "0")
     text = words(read_page(report))
-    assert "another verdict for 3 responses (KO 2, MIX1 1)" in text
+    assert "another verdict for 3 of 10 judged responses (KO 2, MIX1 1)" in text
     assert "EN: 0, KO: 2, MIX1: 1, MIX2: 0, MIX3: 0." in text
     assert "a ```py fence" in text
 
