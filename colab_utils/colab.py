@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from colab_utils.errors import InputError, ParameterError
+from colab_utils.manifests import PROJECT
 
 DRIVE = Path("/content/drive")
 
@@ -22,19 +23,16 @@ def in_colab() -> bool:
     return "COLAB_RELEASE_TAG" in os.environ
 
 
-def run_root(folder: str) -> Path:
-    """Folder of all runs: on Colab below `/content` unless absolute, for Drive is no place
-    to work in; elsewhere below the current folder.
+def local_folder(folder: str, *, parameter: str) -> Path:
+    """A folder to work in: absolute, or below the project's own folder.
 
     Raises `ParameterError` for a folder on Drive's mount.
     """
-    path = Path(folder)
-    if not path.is_absolute():
-        path = (Path("/content") if in_colab() else Path.cwd()) / path
+    path = (PROJECT / folder).resolve()
     if path.is_relative_to(DRIVE):
         raise ParameterError(
             "is on Drive, whose mount caches and can lose writes",
-            where="parameter runs",
+            where=f"parameter {parameter}",
             mend="work in a local folder and copy results to Drive",
         )
     return path
@@ -58,24 +56,6 @@ def mount_drive(timeout_seconds: int = 120) -> Path:
             "machine",
         ) from error
     return DRIVE / "MyDrive"
-
-
-def copy_results(run_dir: Path, drive_folder: Path) -> list[Path]:
-    """Copy a run directory's closed files to Drive, each once; return what was copied.
-
-    A copy that a mount has accepted may still be lost: the local files stay the original.
-    """
-    copied = []
-    for source in sorted(path for path in run_dir.rglob("*") if path.is_file()):
-        target = drive_folder / source.relative_to(run_dir)
-        if source.name in ("lock", "heartbeat.jsonl") or source.name.startswith("."):
-            continue
-        if target.exists() and target.stat().st_size == source.stat().st_size:
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
-        copied.append(target)
-    return copied
 
 
 def hub_token() -> str | None:

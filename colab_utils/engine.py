@@ -69,6 +69,11 @@ def set_engine_environment(device: str, operating: Operating) -> None:
         os.environ["VLLM_BATCH_INVARIANT"] = "1"
 
 
+def import_engine() -> None:
+    """Import vllm, which takes many seconds; call `set_engine_environment` before."""
+    import vllm  # noqa: F401
+
+
 class Engine:
     """One loaded model, as a context manager: it owns the model from load to release.
 

@@ -25,7 +25,13 @@ from pydantic import BaseModel, ConfigDict
 from colab_utils import checkpoints, fingerprints, records
 from colab_utils.checkpoints import Checkpoint, ChunkRange
 from colab_utils.colab import probe_gpu
-from colab_utils.engine import Answer, Engine, Operating, set_engine_environment
+from colab_utils.engine import (
+    Answer,
+    Engine,
+    Operating,
+    import_engine,
+    set_engine_environment,
+)
 from colab_utils.errors import EngineFailed, RunStopped, WorkbenchError
 from colab_utils.heartbeat import Heartbeat, now
 from colab_utils.lock import locked
@@ -129,6 +135,7 @@ def run(spec: RunSpec, heartbeat: Heartbeat, stop: _Stop) -> str:
     )
     if chunks:
         set_engine_environment(settings["device"], spec.operating)
+        import_engine()
         tokenizer = load_tokenizer(spec.model_folder, spec.model)
         prompts = render_all(
             requests,

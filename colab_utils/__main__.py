@@ -1,0 +1,166 @@
+"""The verbs on the command line: `python -m colab_utils VERB --help`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from colab_utils import colab, demo, workbench
+from colab_utils import check as checks
+from colab_utils.errors import WorkbenchError
+from colab_utils.fetch import lock_manifest
+from colab_utils.launch import stop as stop_run
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__
+)
+
+Experiment = Annotated[str, typer.Option(help="Experiment manifest, by name or path.")]
+Model = Annotated[str, typer.Option(help="Model manifest, by name or path.")]
+Runs = Annotated[str, typer.Option(help="Folder of all runs.")]
+Cache = Annotated[str, typer.Option(help="Folder that keeps models.")]
+EnginePython = Annotated[str, typer.Option(help="Engine interpreter; empty: the one of setup.")]
+ChunkSize = Annotated[int, typer.Option(help="Requests a chunk; 0: 5 for smoke, 32 for a run.")]
+RunDir = Annotated[Path, typer.Argument(help="A run directory.")]
+
+EXPERIMENT = "embedded"
+MODEL = "smollm2-135m-instruct"
+
+
+@app.command()
+def setup(experiment: Experiment = EXPERIMENT) -> None:
+    """Make the engine environment that an experiment pins."""
+    print(f"engine interpreter: {workbench.setup(experiment)}")
+
+
+@app.command()
+def check(experiment: Experiment = EXPERIMENT, runs: Runs = "runs", cache: Cache = ".cache") -> None:
+    """Look at manifests, data, environment, GPU fit and disk; load nothing."""
+    findings = checks.check(experiment, cache=colab.local_folder(cache, parameter="cache"),
+        runs=colab.local_folder(runs, parameter="runs"),)
+    for finding in findings:
+        print(f"{finding.state:8}{finding.subject}: {finding.text}")
+    if any(finding.state == "error" for finding in findings):
+        raise typer.Exit(2)
+
+
+@app.command()
+def smoke(
+    experiment: Experiment = EXPERIMENT,
+    model: Model = MODEL,
+    runs: Runs = "runs",
+    cache: Cache = ".cache",
+    engine_python: EnginePython = "",
+    chunk_size: ChunkSize = 0,
+) -> None:
+    """Run the smoke gate of one model: 15 requests. It is no score."""
+    workbench.smoke(
+        experiment=experiment,
+        model=model,
+        runs=runs,
+        cache=cache,
+        engine_python=engine_python,
+        chunk_size=chunk_size,
+    )
+
+
+@app.command()
+def run(
+    experiment: Experiment = EXPERIMENT,
+    model: Model = MODEL,
+    runs: Runs = "runs",
+    cache: Cache = ".cache",
+    engine_python: EnginePython = "",
+    chunk_size: ChunkSize = 0,
+    require_smoke: Annotated[bool, typer.Option(help="Refuse without a passed smoke.")] = True,
+) -> None:
+    """Run all requests of one model, or go on where an earlier start ended."""
+    workbench.full_run(
+        experiment=experiment,
+        model=model,
+        runs=runs,
+        cache=cache,
+        engine_python=engine_python,
+        chunk_size=chunk_size,
+        require_smoke=require_smoke,
+    )
+
+
+@app.command()
+def watch(run_dir: RunDir) -> None:
+    """Follow a run that was started elsewhere, to its end; Ctrl-C stops the run."""
+    workbench.follow(run_dir)
+
+
+@app.command()
+def stop(run_dir: RunDir) -> None:
+    """End a run; finished chunks stay committed."""
+    print("stopped" if stop_run(run_dir) else "no run is going on there")
+
+
+@app.command()
+def score(
+    run_dir: RunDir,
+    evaluator_python: Annotated[str, typer.Option(help="Empty: this interpreter.")] = "",
+    allow_weak_sandbox: Annotated[
+        bool, typer.Option(help="Go on where only process limits can be had.")
+    ] = False,
+    allow_incomplete: Annotated[bool, typer.Option(help="Score what is there.")] = False,
+    workers: Annotated[int, typer.Option(help="Answers judged at once; 0: default.")] = 0,
+) -> None:
+    """Judge a run's answers by running them; needs no engine and never touches them."""
+    workbench.score(
+        run_dir=run_dir.resolve(),
+        evaluator_python=evaluator_python,
+        allow_weak_sandbox=allow_weak_sandbox,
+        allow_incomplete=allow_incomplete,
+        workers=workers,
+    )
+
+
+@app.command()
+def report(
+    run_dirs: Annotated[list[Path], typer.Argument(help="Scored run directories.")],
+) -> None:
+    """Make report.html, its tables and results.sqlite from scored runs."""
+    workbench.report(run_dirs=[str(path.resolve()) for path in run_dirs])
+
+
+@app.command()
+def lock(model: Model) -> None:
+    """Confirm a model's revision and files with the hub and write them to its manifest."""
+    manifest = lock_manifest(model, token=colab.hub_token())
+    print(f"{manifest.name} is locked at {manifest.revision}, {len(manifest.files)} files")
+
+
+@app.command("demo")
+def demo_(runs: Runs = "runs") -> None:
+    """The whole job on the embedded model: smoke, full run, scoring, report."""
+    demo.demo(runs)
+
+
+def main() -> int:
+    """Run one verb; errors of this project become one sentence and their exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except typer.Exit as error:
+        return int(error.exit_code)
+    except WorkbenchError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return error.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        return 130
+    except Exception as error:
+        # Click's usage errors know how to show themselves and their exit code (2).
+        if not hasattr(error, "show"):
+            raise
+        error.show()
+        return int(getattr(error, "exit_code", 2))
+    return code if isinstance(code, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Run one of the project's notebooks through papermill, and turn its failure into one sentence."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import papermill
+from papermill.exceptions import PapermillExecutionError
+
+from colab_utils import errors
+from colab_utils.errors import ParameterError, WorkbenchError
+from colab_utils.manifests import PROJECT
+
+NOTEBOOKS = PROJECT / "notebooks"
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def execute(name: str, output: Path, parameters: dict[str, Any]) -> None:
+    """Execute `notebooks/NAME.ipynb` with `parameters`; the run notebook is kept at `output`.
+
+    Raises `ParameterError` for a parameter that the notebook does not have, and for a failed
+    cell the error that the library raised there, with its sentence and exit code.
+    """
+    source = NOTEBOOKS / f"{name}.ipynb"
+    known = papermill.inspect_notebook(str(source))
+    unknown = sorted(set(parameters) - set(known))
+    if unknown:
+        raise ParameterError(
+            f"is not a parameter of {source.name}",
+            where=f"parameter {unknown[0]}",
+            mend=f"it has {', '.join(known)}",
+        )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        papermill.execute_notebook(
+            str(source),
+            str(output),
+            parameters=parameters,
+            kernel_name="python3",
+            progress_bar=False,
+            stdout_file=sys.stdout,
+            cwd=str(NOTEBOOKS),
+        )
+    except PapermillExecutionError as error:
+        raise _failure(error, output) from error
+
+
+def _failure(error: PapermillExecutionError, output: Path) -> WorkbenchError:
+    """The library's own error with its class, so that its exit code is kept."""
+    text = _ANSI.sub("", str(error.evalue)).strip()
+    kind = getattr(errors, str(error.ename), None)
+    if not (isinstance(kind, type) and issubclass(kind, WorkbenchError)):
+        text, kind = f"{error.ename}: {text}", WorkbenchError
+    failure = kind(text.rstrip("."), mend=f"the notebook as far as it came: {output}")
+    return failure

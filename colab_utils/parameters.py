@@ -1,0 +1,98 @@
+"""Notebook and command-line parameters, checked by declared type before anything starts.
+
+papermill's `-p` guesses types: digits become a number (2026_12_01 too) and `false` stays
+text. So a parameter that must be text refuses a number, and a switch takes true and false.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from colab_utils.errors import ParameterError
+
+
+class _Parameters(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class RunParameters(_Parameters):
+    """What smoke and full run are told.
+
+    `runs` and `cache` are folders; `engine_python` is an interpreter, empty for the one that
+    set-up made; `chunk_size` counts requests, 0 for the default (smoke 5, full run 32).
+    """
+
+    experiment: str = Field(min_length=1)
+    model: str = Field(min_length=1)
+    runs: str = Field(min_length=1)
+    cache: str = Field(min_length=1)
+    engine_python: str = ""
+    chunk_size: int = Field(default=0)
+    require_smoke: bool = True
+
+    @field_validator("require_smoke", mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        return switch(value)
+
+    @field_validator("chunk_size")
+    @classmethod
+    def _positive(cls, value: int) -> int:
+        if value < 0:
+            raise ValueError("must be at least 1, or 0 for the default")
+        return value
+
+
+class ScoringParameters(_Parameters):
+    """What scoring is told; `evaluator_python` empty means the kernel's own interpreter.
+
+    `run_dir` is a run directory. `workers` counts answers judged at once, 0 for the default.
+    """
+
+    run_dir: str = Field(min_length=1)
+    evaluator_python: str = ""
+    allow_weak_sandbox: bool = False
+    allow_incomplete: bool = False
+    workers: int = Field(default=0, ge=0)
+
+    @field_validator("allow_weak_sandbox", "allow_incomplete", mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        return switch(value)
+
+
+class ReportParameters(_Parameters):
+    """What the report is told: the run directories that it covers."""
+
+    run_dirs: list[str] = Field(min_length=1)
+
+
+Parameters = TypeVar("Parameters", bound=_Parameters)
+
+
+def switch(value: Any) -> Any:
+    """True or false from the texts that shells and papermill pass on; others unchanged."""
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    return value
+
+
+def checked(kind: type[Parameters], values: dict[str, Any]) -> Parameters:
+    """Parameters of `kind`; raises `ParameterError` that names the wrong one and its type."""
+    texts = {k: str(v) if isinstance(v, Path) else v for k, v in values.items()}
+    try:
+        return kind.model_validate(texts)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else "?"
+        found = first["input"]
+        mend = ""
+        if first["type"] == "string_type" and isinstance(found, int | float):
+            mend = "it was read as a number: pass it with papermill's -r (raw text)"
+        problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        raise ParameterError(
+            f"{problem}, found {found!r:.60}", where=f"parameter {name}", mend=mend
+        ) from error

@@ -1,0 +1,350 @@
+"""The verbs: what the notebooks and the command line call, in one place.
+
+Each checks all of its input first, then works, shows one line of progress, and ends with a
+result that says where things are. Nothing that is already done is done again.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from colab_utils import colab, environments, fingerprints, gate, launch, weights
+from colab_utils import scoring as scoring_module
+from colab_utils.engine import Operating
+from colab_utils.errors import ParameterError, SmokeFailed
+from colab_utils.fetch import ensure_weights
+from colab_utils.fit import require_fit
+from colab_utils.manifests import (
+    PROJECT,
+    ExperimentManifest,
+    ModelManifest,
+    load_dataset_manifest,
+    load_experiment_manifest,
+    load_model_manifest,
+    manifest_path,
+)
+from colab_utils.parameters import ReportParameters, RunParameters, ScoringParameters, checked
+from colab_utils.progress import ProgressLine, seconds_text
+from colab_utils.report import Report, make_report
+from colab_utils.responses import read_responses
+from colab_utils.run_directory import RunDirectory, RunStatus
+from colab_utils.runs import RunSpec
+from colab_utils.samples import Dataset, load_dataset
+from colab_utils.scoring import Scoring
+
+Say = Callable[[str], None]
+Kind = Literal["smoke", "full"]
+CHUNK_SIZE: dict[Kind, int] = {"smoke": 5, "full": 32}
+ENGINE_FOLDER = PROJECT / ".envs" / "engine"
+CPU_LOCK = "requirements-cpu.txt"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A complete run: its folder, its answers, and how they ended."""
+
+    run_dir: Path
+    responses: Path
+    responses_sha256: str
+    requests: int
+    stopped: int
+    cut: int
+    rejected: int
+    batch_invariant: bool
+    already_complete: bool
+
+    def __str__(self) -> str:
+        done = "was already complete" if self.already_complete else "is complete"
+        return (
+            f"{self.requests} answers ({self.stopped} stopped, {self.cut} cut by length, "
+            f"{self.rejected} rejected); the run {done}: {self.responses}"
+        )
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    parameters: RunParameters
+    model: ModelManifest
+    experiment: ExperimentManifest
+    dataset: Dataset
+    engine_python: Path
+    runs: Path
+    warnings: tuple[str, ...]
+
+
+def setup(experiment: str = "embedded", *, say: Say = print) -> Path:
+    """Make the engine environment that an experiment pins; return its interpreter.
+
+    On a GPU machine the driver must agree with the lock. Raises `ParameterError` otherwise,
+    `InterpreterError` when the environment can't be made.
+    """
+    manifest = load_experiment_manifest(experiment)
+    _require_lock_for_driver(manifest, colab.probe_gpu())
+    return environments.make_engine_environment(
+        PROJECT / manifest.engine_lock, folder=ENGINE_FOLDER, progress=say
+    )
+
+
+def smoke(say: Say = print, **values: Any) -> RunResult:
+    """Run the smoke gate of one model: 15 requests; raises `SmokeFailed` when it is not passed.
+
+    Takes the fields of `RunParameters`. It is no score.
+    """
+    prepared = _prepare(values)
+    result = _run("smoke", prepared, say)
+    directory = RunDirectory(result.run_dir)
+    ids = [request.request_id for request in prepared.dataset.smoke_requests()]
+    verdict = gate.judge(read_responses(directory.responses, ids), prepared.model)
+    if not verdict.passed:
+        raise SmokeFailed(
+            "the smoke gate is not passed: " + "; ".join(verdict.problems),
+            where=str(result.run_dir),
+            mend="look at responses.jsonl and engine.log there",
+        )
+    say(
+        f"Smoke passed: {len(ids)} of {len(ids)} answers, {verdict.cut} cut by length "
+        f"(at most {prepared.model.smoke.max_cut} allowed). It is no score."
+    )
+    return result
+
+
+def full_run(say: Say = print, **values: Any) -> RunResult:
+    """Run all requests of one model; resumes what an earlier start left.
+
+    Takes the fields of `RunParameters`. Raises `SmokeNotPassed` when the smoke gate was not
+    passed under the same decoding, unless `require_smoke` is False, which is recorded.
+    """
+    return _run("full", _prepare(values), say)
+
+
+def score(say: Say = print, **values: Any) -> Scoring:
+    """Judge a run's answers by running them; takes the fields of `ScoringParameters`.
+
+    Needs no engine, never touches responses, and does nothing when the same evaluator has
+    judged the same answers before.
+    """
+    parameters = checked(ScoringParameters, values)
+    directory = colab.local_folder(parameters.run_dir, parameter="run_dir")
+    line = ProgressLine()
+    scoring = scoring_module.score(
+        directory,
+        dataset=dataset_of(directory),
+        evaluator_python=Path(parameters.evaluator_python) if parameters.evaluator_python else None,
+        allow_weak_sandbox=parameters.allow_weak_sandbox,
+        allow_incomplete=parameters.allow_incomplete,
+        workers=parameters.workers or None,
+        progress=lambda progress: line.show(str(progress), key=progress.phase),
+    )
+    line.end(str(scoring))
+    return scoring
+
+
+def report(say: Say = print, **values: Any) -> Report:
+    """Write the report of scored runs; takes the fields of `ReportParameters`.
+
+    One run's report lies in its run directory; a joint one in `report/` beside the models.
+    """
+    parameters = checked(ReportParameters, values)
+    directories = [colab.local_folder(t, parameter="run_dirs") for t in parameters.run_dirs]
+    target = directories[0].parent.parent / "report" if len(directories) > 1 else None
+    made = make_report(directories, dataset=dataset_of(directories[0]), target=target)
+    say(f"report:   {made.html}")
+    say(f"database: {made.database}")
+    say(f"tables:   {', '.join(path.name for path in made.csv.values())} in {made.html.parent}")
+    return made
+
+
+def run_dir(runs: str, experiment: str, model: str, kind: Kind = "full") -> Path:
+    """Where the run of one model under one experiment lies: `runs/experiment/model/kind`."""
+    name = load_experiment_manifest(experiment).name
+    folder = colab.local_folder(runs, parameter="runs")
+    return folder / name / load_model_manifest(model).name / kind
+
+
+def dataset_of(directory: Path) -> Dataset:
+    """The data set that a run directory's answers belong to, by the name its run.json holds."""
+    run = RunDirectory(directory).read_run()
+    if run is None:
+        raise ParameterError(
+            "holds no run", where=f"{directory}", mend="run the model first, or correct run_dir"
+        )
+    return load_dataset(load_dataset_manifest(run["dataset"]))
+
+
+def _prepare(values: dict[str, Any]) -> _Prepared:
+    parameters = checked(RunParameters, values)
+    model = load_model_manifest(parameters.model)
+    experiment = load_experiment_manifest(parameters.experiment)
+    if model.name not in experiment.models:
+        raise ParameterError(
+            f"{model.name} is not a model of experiment {experiment.name}",
+            where="parameter model",
+            mend=f"choose one of {', '.join(experiment.models)}",
+        )
+    dataset = load_dataset(load_dataset_manifest(experiment.dataset))
+    gpu = colab.probe_gpu()
+    _require_lock_for_driver(experiment, gpu)
+    if gpu is not None and experiment.engine_lock != CPU_LOCK:
+        require_fit(model, gpu, Operating().gpu_memory_utilization)
+    engine_python = _engine_python(parameters, experiment)
+    warnings = ()
+    if not model.locked:
+        unverified = ", ".join(model.unverified) or "its fields"
+        warnings = (
+            f"model manifest {model.name} is not locked: {unverified} not confirmed with the hub",
+        )
+    return _Prepared(
+        parameters,
+        model,
+        experiment,
+        dataset,
+        engine_python,
+        colab.local_folder(parameters.runs, parameter="runs"),
+        warnings,
+    )
+
+
+def _engine_python(parameters: RunParameters, experiment: ExperimentManifest) -> Path:
+    lock = PROJECT / experiment.engine_lock
+    given = parameters.engine_python
+    python = Path(given) if given else ENGINE_FOLDER / "bin" / "python"
+    environments.check_engine(python, lock)
+    return python
+
+
+def _require_lock_for_driver(
+    experiment: ExperimentManifest, gpu: dict[str, Any] | None
+) -> None:
+    lock = experiment.engine_lock
+    fitting = environments.choose_lock(gpu["driver"] if gpu else None)
+    if lock in (fitting, CPU_LOCK):
+        return
+    here = f"driver {gpu['driver']}" if gpu else "no GPU"
+    raise ParameterError(
+        f"pins {lock}, this machine has {here} and needs {fitting}",
+        where=f"experiment {experiment.name}, field engine_lock",
+        mend="choose a runtime with a GPU"
+        if gpu is None
+        else "copy the experiment under another name with that lock, for all its models",
+    )
+
+
+def _run(kind: Kind, prepared: _Prepared, say: Say) -> RunResult:
+    parameters, model, experiment = prepared.parameters, prepared.model, prepared.experiment
+    for warning in prepared.warnings:
+        say(f"Warning: {warning}.")
+    folder = ensure_weights(
+        model,
+        cache=colab.local_folder(parameters.cache, parameter="cache"),
+        engine_python=prepared.engine_python,
+        token=None if model.distribution is not None else colab.hub_token(),
+        say=say,
+    )
+    decoding = fingerprints.decoding_settings(
+        model,
+        experiment.decoding,
+        engine=experiment.engine,
+        digests=weights.check_weights(folder, model),
+    )
+    parent = prepared.runs / experiment.name / model.name
+    directory = RunDirectory(parent / kind)
+    warnings = list(prepared.warnings)
+    if kind == "full":
+        if parameters.require_smoke:
+            gate.require_smoke(
+                RunDirectory(parent / "smoke"), model, fingerprints.fingerprint(decoding)
+            )
+        else:
+            warnings.append("the smoke gate was overridden (require_smoke=False)")
+    earlier = directory.read_run()
+    if earlier is not None:
+        where = str(directory.path)
+        fingerprints.refuse_difference(earlier["decoding"], decoding, where=where)
+    chunk_size = parameters.chunk_size or CHUNK_SIZE[kind]
+    cpu = experiment.engine_lock == CPU_LOCK
+    operating = Operating(chunk_size=chunk_size, max_num_batched_tokens=2048 if cpu else 16384)
+    already = directory.is_complete()
+    if already:
+        _refuse_other_settings(directory, prepared, chunk_size)
+    else:
+        spec = RunSpec(
+            kind=kind,
+            run_dir=directory.path,
+            model_folder=folder,
+            model=model,
+            dataset_manifest=manifest_path(experiment.dataset, "datasets").resolve(),
+            experiment=experiment,
+            operating=operating,
+            require_smoke=parameters.require_smoke,
+            warnings=tuple(warnings),
+        )
+        follow(directory.path, launch.start(spec, prepared.engine_python))
+    requests = (
+        prepared.dataset.smoke_requests() if kind == "smoke" else prepared.dataset.requests()
+    )
+    result = _result(directory, [request.request_id for request in requests], already)
+    say(f"{kind}: {result}")
+    return result
+
+
+def follow(directory: Path, child: subprocess.Popen[bytes] | None = None) -> RunStatus:
+    """Watch a run to its end with one line of progress; attaches when `child` is None."""
+    line = ProgressLine()
+
+    def show(status: RunStatus) -> None:
+        line.show(status_text(status), key=(status.phase, status.done))
+
+    status = launch.watch(directory, child, show=show)
+    line.end(status_text(status))
+    return status
+
+
+def status_text(status: RunStatus) -> str:
+    """A run's state in one line: phase, done, speed, time left, last sign of life."""
+    beat = status.beat
+    if status.phase in ("none", "starting", "importing", "loading"):
+        waited = beat.get("phase_seconds", 0)
+        return f"{status.phase} the engine ({waited:.0f} s)"
+    parts = [f"{status.phase}: {status.done}/{status.total}"]
+    if status.phase == "running":
+        parts.append(f"{beat.get('in_flight', 0)} in flight")
+        parts.append(f"{beat.get('tokens_per_second', 0)} tokens/s")
+        parts.append(f"left: {seconds_text(beat.get('seconds_left'))}")
+        if status.silent_seconds is not None:
+            parts.append(f"last sign of life {status.silent_seconds:.0f} s ago")
+    return ", ".join(parts)
+
+
+def _refuse_other_settings(
+    directory: RunDirectory, prepared: _Prepared, chunk_size: int
+) -> None:
+    """A complete run started again under other settings is another run: say so, don't hide it."""
+    run = directory.read_run()
+    assert run is not None
+    old = {"dataset_sha256": run["run"]["dataset_sha256"], "chunk_size": run["chunk_size"]}
+    new = {"dataset_sha256": prepared.dataset.manifest.sha256, "chunk_size": chunk_size}
+    if run["run"]["batch_invariant"]:
+        del old["chunk_size"], new["chunk_size"]
+    fingerprints.refuse_difference(old, new, where=str(directory.path))
+
+
+def _result(directory: RunDirectory, request_ids: list[str], already: bool) -> RunResult:
+    responses = read_responses(directory.responses, request_ids)
+    run = directory.read_run()
+    assert run is not None
+    ends = [response.finish_reason for response in responses]
+    return RunResult(
+        run_dir=directory.path,
+        responses=directory.responses,
+        responses_sha256=run["completed"]["responses_sha256"],
+        requests=len(responses),
+        stopped=ends.count("stop"),
+        cut=ends.count("length"),
+        rejected=ends.count("rejected"),
+        batch_invariant=run["run"]["batch_invariant"],
+        already_complete=already,
+    )
