@@ -167,7 +167,6 @@ def _analyse_run(
     experiment = _experiment(run)
     alpha = float(experiment.get("alpha", 0.05))
     task_of = {row["sample_id"]: row["task"] for row in rows}
-    stratum_of = {row["sample_id"]: row["benchmark"] or row["task"] for row in rows}
     groups = {ALL_TASKS: sorted(passed.passed)}
     groups |= {t: [s for s in groups[ALL_TASKS] if task_of[s] == t] for t in tasks}
     left_out: dict[str, list[str]] = {}
@@ -210,7 +209,7 @@ def _analyse_run(
             for task, group in groups.items()
             for declared in experiment.get("contrasts", ())
         ),
-        interaction=_interaction(passed, record, conditions, stratum_of, alpha),
+        interaction=_interaction(passed, record, conditions, task_of, alpha),
         outcomes=tuple(
             _outcomes(task, condition, rows)
             for task in (ALL_TASKS, *tasks)
@@ -266,7 +265,7 @@ def _interaction(
     complete: CompleteSamples,
     record: dict[str, Any],
     conditions: Sequence[str],
-    stratum_of: dict[str, str],
+    task_of: dict[str, str],
     alpha: float,
 ) -> Interaction | None:
     names = design(record)
@@ -276,7 +275,7 @@ def _interaction(
     for sample_id in sorted(complete.passed):
         row = complete.passed[sample_id]
         both, first, second, base = (row[name] for name in names)
-        strata.setdefault(stratum_of[sample_id], []).append((both, first, second, base))
+        strata.setdefault(task_of[sample_id], []).append((both, first, second, base))
     return paired.interaction(dict(sorted(strata.items())), alpha=alpha)
 
 

@@ -180,7 +180,7 @@ def interaction(
 ) -> Interaction:
     """Interaction of the 2x2 design: passed(both) - passed(first) - passed(second) + passed(base).
 
-    `rows[stratum]` holds one (both, first, second, base) a sample; strata are benchmarks.
+    `rows[stratum]` holds one (both, first, second, base) a sample.
     Percentile bootstrap (Efron & Tibshirani 1993, ch. 13): samples are drawn with
     replacement within each stratum, all conditions of a sample together, from a fixed seed.
     """

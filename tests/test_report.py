@@ -258,6 +258,7 @@ def test_hostile_text_is_shown_never_run(tmp_path: Path) -> None:
     whole = {"s": ("code", cells), "t": ("code", row("ppppp"))}
     contrasts = [
         {"name": HOSTILE, "condition": "KO", "base": "EN", "family": "primary"},
+        {"name": "$x_1$ - $y", "condition": "MIX2", "base": "EN", "family": "primary"},
         {"name": "x" * 300, "condition": "MIX1", "base": "EN", "family": "primary"},
     ]
     report = make_report(
@@ -271,7 +272,8 @@ def test_hostile_text_is_shown_never_run(tmp_path: Path) -> None:
     assert "{{ 7*7 }}" in text and "49" not in text.replace("49.0", "")
     page = report.html.read_text(encoding="utf-8")
     assert "\x00" not in page and "\u202e" not in page
-    ElementTree.fromstring(report.figure_svg.read_bytes())
+    drawn = ElementTree.fromstring(report.figure_svg.read_bytes())
+    assert "$x_1$ - $y" in [text.strip() for text in drawn.itertext()]
 
 
 def test_csv_of_responses_keeps_odd_text(tmp_path: Path) -> None:

@@ -204,8 +204,9 @@ def test_hangul_is_counted_among_letters(text: str, letters: int, hangul: int) -
 def test_all_scorings_are_kept_and_the_newest_completed_one_is_shown(tmp_path: Path) -> None:
     samples = {"s": ("code", row("ppppp"))}
     folder = write_run(tmp_path / "run", samples)
-    later, open_one, foreign = "b" * 64, "c" * 64, "d" * 64
+    naive, later, open_one, foreign = "a" * 64, "b" * 64, "c" * 64, "d" * 64
     worse = {"s": ("code", row("wwwww"))}
+    write_scoring(folder, worse, fingerprint=naive, completed="2026-12-01T11:59:59")
     write_scoring(folder, worse, fingerprint=later, completed="2026-12-01T13:00:00+01:00")
     write_scoring(folder, worse, fingerprint=open_one, completed=None)
     write_scoring(folder, worse, fingerprint=foreign, completed="2027-01-01T00:00:00Z",
@@ -215,17 +216,17 @@ def test_all_scorings_are_kept_and_the_newest_completed_one_is_shown(tmp_path: P
         path = build_database(folder, **chosen)
         kept = query(path, "SELECT evaluator_fingerprint AS fp, count(*) AS n FROM verdicts "
                            "GROUP BY fp ORDER BY fp")  # fmt: skip
-        assert kept == [{"fp": fp, "n": 5} for fp in (later, open_one, EVALUATOR)]
+        assert kept == [{"fp": fp, "n": 5} for fp in (naive, later, open_one, EVALUATOR)]
         found = query(path, "SELECT DISTINCT evaluator_fingerprint AS fp, n, passed "
                             "FROM accuracy_by_condition JOIN scorings USING (run_id) "
                             "WHERE chosen")  # fmt: skip
         return found[0]["fp"], found[0]["passed"]
 
-    # 13:00+01:00 is the same instant as 12:00Z; the tie is broken by fingerprint
+    # no zone is read as UTC; 13:00+01:00 is 12:00Z, and that tie is broken by fingerprint
     assert shown() == (EVALUATOR, 1)
     assert shown(scoring_fingerprint="bbb") == (later, 0)
     for wanted in ("ccc", "ddd", "f"):
-        with pytest.raises(ReportError, match=f"{wanted!r}.*choose among: bbbbbbbbbbbb, eeee"):
+        with pytest.raises(ReportError, match=f"{wanted!r}.*choose among: a{12}, b{12}, e{12}"):
             build_database(folder, scoring_fingerprint=wanted)
 
 
