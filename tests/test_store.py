@@ -226,7 +226,7 @@ def test_all_scorings_are_kept_and_the_newest_completed_one_is_shown(tmp_path: P
     assert shown() == (EVALUATOR, 1)
     assert shown(scoring_fingerprint="bbb") == (later, 0)
     for wanted in ("ccc", "ddd", "f"):
-        with pytest.raises(ReportError, match=f"{wanted!r}.*choose among: a{12}, b{12}, e{12}"):
+        with pytest.raises(ReportError, match=f"{wanted!r}.*choose among: a+, b+, e+\\."):
             build_database(folder, scoring_fingerprint=wanted)
 
 
