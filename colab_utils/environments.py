@@ -137,7 +137,7 @@ def make_engine_environment(
         "python": python,
         "project": str(PROJECT),
     }
-    with _alone(folder, progress):
+    with _alone(folder, progress) as held:
         reason = _unfit(folder, stamp, lock)
         if reason is None:
             progress(f"engine environment from {lock.name} is there already: {folder}")
@@ -153,6 +153,7 @@ def make_engine_environment(
             prefer_cpu_torch=lock.name == CPU_LOCK,
             project=PROJECT,
             log=folder.with_name(f"{folder.name}.log"),
+            held=held,
             progress=progress,
         )
         check_engine(interpreter, lock)
@@ -180,8 +181,8 @@ def _unfit(folder: Path, stamp: dict[str, Any], lock: Path) -> str | None:
 
 
 @contextmanager
-def _alone(folder: Path, progress: Callable[[str], None]) -> Iterator[None]:
-    """Hold the folder's lock, so that two processes never make one environment."""
+def _alone(folder: Path, progress: Callable[[str], None]) -> Iterator[int]:
+    """Hold the folder's lock, so that two processes never make one environment; its descriptor."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         held = os.open(folder.with_name(f"{folder.name}.lock"), os.O_WRONLY | os.O_CREAT, 0o644)
@@ -197,7 +198,7 @@ def _alone(folder: Path, progress: Callable[[str], None]) -> Iterator[None]:
         except BlockingIOError:
             progress(f"waiting for another process that makes {folder}")
             fcntl.flock(held, fcntl.LOCK_EX)
-        yield
+        yield held
     finally:
         os.close(held)
 

@@ -28,6 +28,7 @@ _CAUSES = (
     ("no interpreter found", "this Python is not installed; name one that is"),
     ("no virtual environment or system python", "this Python is not installed; name one that is"),
     ("no wheels with a matching", "there is no wheel for this Python; use 3.11, 3.12 or 3.13"),
+    ("network was disabled", "uv was told to stay offline; unset UV_OFFLINE"),
     ("no solution found", "no file fits this Python or machine; use Python 3.11, 3.12 or 3.13"),
     ("error sending request", "the package index is out of reach; check the network"),
     ("failed to fetch", "the package index is out of reach; check the network"),
@@ -44,17 +45,19 @@ def install(
     prefer_cpu_torch: bool,
     project: Path,
     log: Path,
+    held: int,
     progress: Callable[[str], None],
 ) -> None:
     """Make a virtual environment in `folder`, with what `lock` names and the project, editable.
 
     With `prefer_cpu_torch` a CPU build of torch is taken where one is offered, its file checked
     by the lock's hashes too, and the CUDA libraries in the lock are left out. uv's output is in
-    `log`. Raises `InterpreterError` with its last lines and their likely cause.
+    `log`; it inherits the descriptor `held`, so that a file lock outlives our own death until
+    uv has ended. Raises `InterpreterError` with its last lines and their likely cause.
     """
     interpreter = str(folder / "bin" / "python")
     locked = read_lock(lock)
-    uv = _Uv(download_python, log, progress)
+    uv = _Uv(download_python, log, held, progress)
     uv.run("making the environment", "venv", "--allow-existing", "--python", python, str(folder))
     with tempfile.TemporaryDirectory() as name:
         torch, left_out = Path(name) / "torch.txt", Path(name) / "left-out.txt"
@@ -85,8 +88,11 @@ def _cpu_torch_line(locked: tuple[LockedPackage, ...]) -> str:
 class _Uv:
     """uv with the settings that all of its calls share."""
 
-    def __init__(self, download_python: bool, log: Path, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, download_python: bool, log: Path, held: int, progress: Callable[[str], None]
+    ) -> None:
         self.log = log
+        self.held = held
         self.progress = progress
         self.command = _uv_command()
         self.environment = {**os.environ, "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
@@ -108,6 +114,7 @@ class _Uv:
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 env=self.environment,
+                pass_fds=(self.held,),
             )
         try:
             while True:
@@ -127,7 +134,8 @@ class _Uv:
     def _failure(self, step: str, code: int, told_before: int) -> InterpreterError:
         text = self.log.read_bytes()[told_before:].decode("utf-8", "replace")
         lines = [line.strip() for line in text.split("\n") if line.strip()]
-        told = " / ".join(lines[-_LOG_LINES:]) or f"exit status {code}"
+        start = next((n for n, line in enumerate(lines) if line.startswith("error")), -_LOG_LINES)
+        told = " / ".join(lines[start:][:_LOG_LINES]) or f"exit status {code}"
         cause = next((mend for words, mend in _CAUSES if words in text.lower()), "")
         return InterpreterError(
             f"{step} failed: {told}", where=str(self.log), mend=cause or "look into that log"
