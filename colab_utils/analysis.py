@@ -104,8 +104,7 @@ def analyse(database_path: Path) -> list[RunAnalysis]:
     try:
         runs = list(database.query("SELECT * FROM runs ORDER BY rowid"))
         scorings = {
-            row["run_id"]: row
-            for row in database.query("SELECT * FROM scorings WHERE chosen")
+            row["run_id"]: row for row in database.query("SELECT * FROM scorings WHERE chosen")
         }
         _check_comparable(runs, scorings, database)
         analyses = [_analyse_run(database, run, scorings[run["run_id"]]) for run in runs]
@@ -145,9 +144,7 @@ def _check_comparable(
         json.dumps([_experiment(run).get(key) for key in ("contrasts", "alpha")]) for run in runs
     }
     if len(declared) > 1:
-        raise ReportError(
-            "declare different contrasts or alpha", where="the runs' experiments"
-        )
+        raise ReportError("declare different contrasts or alpha", where="the runs' experiments")
 
 
 def _experiment(run: dict[str, Any]) -> dict[str, Any]:
@@ -155,9 +152,7 @@ def _experiment(run: dict[str, Any]) -> dict[str, Any]:
     return manifests.get("experiment") or {}
 
 
-def _analyse_run(
-    database: Database, run: dict[str, Any], scoring: dict[str, Any]
-) -> RunAnalysis:
+def _analyse_run(database: Database, run: dict[str, Any], scoring: dict[str, Any]) -> RunAnalysis:
     rows = list(database.query("SELECT * FROM judged WHERE run_id = ?", [run["run_id"]]))
     conditions = tuple(c for c in CONDITIONS if any(r["condition"] == c for r in rows))
     tasks = tuple(t for t in TASKS if any(r["task"] == t for r in rows))
@@ -280,9 +275,7 @@ def _interaction(
 
 
 def _outcomes(task: str, condition: str, rows: Sequence[dict[str, Any]]) -> Outcomes:
-    cell = [
-        r for r in rows if r["condition"] == condition and task in (ALL_TASKS, r["task"])
-    ]
+    cell = [r for r in rows if r["condition"] == condition and task in (ALL_TASKS, r["task"])]
     given = [r for r in cell if r["finish_reason"] != "rejected"]
     lettered = [r["hangul_letters"] / r["letters"] for r in given if r["letters"]]
     return Outcomes(
@@ -312,8 +305,7 @@ def _with_holm(analyses: Sequence[RunAnalysis]) -> list[RunAnalysis]:
         replace(
             analysis,
             contrasts=tuple(
-                replace(c, p_holm=next(adjusted)) if c.in_family else c
-                for c in analysis.contrasts
+                replace(c, p_holm=next(adjusted)) if c.in_family else c for c in analysis.contrasts
             ),
         )
         for analysis in analyses

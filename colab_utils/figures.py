@@ -122,9 +122,7 @@ def _accuracy_panel(axes: Axes, analysis: RunAnalysis, task: str, *, first: bool
         axes.plot([100 * passed.ci_low, 100 * passed.ci_high], [place] * 2, color=_OURS, lw=1.8)
         if cell.upstream.share is not None:
             # below the line: the two are often equal, and must both be seen
-            axes.plot(
-                100 * cell.upstream.share, place + 0.27, "D", ms=4, mfc="none", mec=_UPSTREAM
-            )
+            axes.plot(100 * cell.upstream.share, place + 0.27, "D", ms=4, mfc="none", mec=_UPSTREAM)
         axes.plot(100 * passed.share, place, "o", ms=5, color=_OURS)
     _rows(axes, [cell.condition for cell in cells] if first else [""] * len(cells), len(cells))
     axes.set_xlim(-3, 103)

@@ -224,8 +224,8 @@ def detectable_difference(
     discordant = np.arange(n + 1)
     weight = stats.binom.pmf(discordant, n, discordant_share)
     # largest count of losses at which the two-sided test still rejects; -1 where none does
-    critical = stats.binom.ppf(alpha / 2, discordant, 0.5)
-    critical -= 2 * stats.binom.cdf(critical, discordant, 0.5) > alpha
+    quantile = stats.binom.ppf(alpha / 2, discordant, 0.5)
+    critical = quantile - (2 * stats.binom.cdf(quantile, discordant, 0.5) > alpha)
 
     def shortfall(difference: float) -> float:
         win = (1 + difference / discordant_share) / 2

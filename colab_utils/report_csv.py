@@ -30,9 +30,7 @@ from colab_utils import records
 from colab_utils.analysis import ALL_TASKS, RunAnalysis, design
 
 
-def write_csv(
-    folder: Path, database: Path, analyses: Sequence[RunAnalysis]
-) -> dict[str, Path]:
+def write_csv(folder: Path, database: Path, analyses: Sequence[RunAnalysis]) -> dict[str, Path]:
     """Write the four files into `folder`; returns their paths by short name."""
     opened = Database(str(database))
     try:

@@ -153,17 +153,13 @@ def _named(contrast: ContrastResult) -> str:
 def _power(analysis: RunAnalysis) -> str:
     if not analysis.complete or not analysis.contrasts:
         return ""
-    smallest = detectable_difference(
-        analysis.complete, PLANNED_DISCORDANT, alpha=analysis.alpha
-    )
+    smallest = detectable_difference(analysis.complete, PLANNED_DISCORDANT, alpha=analysis.alpha)
     given = (
         f"With {analysis.complete} complete samples, if {100 * PLANNED_DISCORDANT:g} % of them "
         "are discordant, a single uncorrected test finds"
     )
     if smallest is None:
-        return (
-            f"{given} no possible difference with 80 % power: this run is too small to show one."
-        )
+        return f"{given} no possible difference with 80 % power: this run is too small to show one."
     return (
         f"{given} a true difference of {smallest:.1f} points with 80 % power; a smaller one can "
         "be there unseen."

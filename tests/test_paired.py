@@ -38,9 +38,7 @@ def pairs(both: int, only_condition: int, only_base: int, neither: int) -> list[
         (1, 29, 0.0061, 0.1718),
     ],
 )
-def test_wilson_limits_are_the_published_ones(
-    passed: int, n: int, low: float, high: float
-) -> None:
+def test_wilson_limits_are_the_published_ones(passed: int, n: int, low: float, high: float) -> None:
     found = wilson(passed, n)
     assert found.share == passed / n
     assert found.ci_low == pytest.approx(low, abs=5e-5)

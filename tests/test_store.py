@@ -147,7 +147,7 @@ ODD = {
     "line ends": "a\r\nb\rc\nd\u2028e\x85f\x0cg",
     "NFD": "\u1112\u1161\u11ab\u1100\u1173\u11af",
     "emoji": "👩‍👩‍👧‍👦 🇰🇷",
-    "quotes": "it's \"x\"; DROP TABLE runs; -- <script>",
+    "quotes": 'it\'s "x"; DROP TABLE runs; -- <script>',
     "long": "가" * 100_000,
     "literal escape": "\\ud800 stays six characters",
     "empty": "",
@@ -238,9 +238,7 @@ def test_a_run_without_scoring_still_becomes_a_database(tmp_path: Path) -> None:
 
 
 def test_several_runs_share_samples_and_requests(tmp_path: Path) -> None:
-    folders = [
-        write_run(tmp_path / name, SAMPLES, model={"name": name}) for name in ("one", "two")
-    ]
+    folders = [write_run(tmp_path / name, SAMPLES, model={"name": name}) for name in ("one", "two")]
     path = build_database(folders, tmp_path / "both.sqlite")
     assert query(path, "SELECT count(*) AS n FROM requests") == [{"n": 34}]
     assert query(path, "SELECT count(*) AS n FROM responses") == [{"n": 68}]
@@ -310,9 +308,7 @@ def _foreign(data: bytes) -> bytes:
         (_foreign, "'code/9/EN', which the run did not answer"),
     ],
 )
-def test_refuses_damaged_verdicts_naming_the_line(
-    run_dir: Path, damage: Any, message: str
-) -> None:
+def test_refuses_damaged_verdicts_naming_the_line(run_dir: Path, damage: Any, message: str) -> None:
     path = run_dir / "scoring" / EVALUATOR[:12] / "verdicts.jsonl"
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(RecordError, match=message):
