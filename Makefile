@@ -4,7 +4,6 @@ SHELL := /bin/bash -euo pipefail
 .PHONY: help kernel setup demo test test-fast lint format bench lock clean
 
 PYTHON ?= python3
-UV_VERSION := 0.13.9
 BIN := .venv/bin
 UV := $(BIN)/python -m uv
 STAMP := .venv/lock-stamp
@@ -23,7 +22,8 @@ kernel: ## Make the kernel's environment .venv, with what tests and lint need.
 	echo "making the kernel environment .venv with $(PYTHON)"; \
 	rm -rf .venv; \
 	$(PYTHON) -m venv .venv; \
-	$(BIN)/python -m pip install --quiet --no-deps uv==$(UV_VERSION); \
+	awk '/^uv==/ {on = 1} on {print} on && !/\\$$/ {exit}' requirements-dev.txt > .venv/uv.txt; \
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r .venv/uv.txt; \
 	export UV_PYTHON_DOWNLOADS=never; \
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements-dev.txt; \
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .; \
