@@ -1,5 +1,6 @@
 # What a person does daily. PYTHON may be any of 3.11, 3.12, 3.13: `make setup PYTHON=python3.12`.
-SHELL := /bin/bash -euo pipefail
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help kernel setup demo test test-fast lint format bench lock clean
 
