@@ -64,7 +64,7 @@ _KNOWN: tuple[tuple[str, Cause], ...] = (
         ),
     ),
     (
-        r"trust_remote_code",
+        r"contains custom code|trust_remote_code=True|requires you to execute the configuration",
         Cause(
             "the model needs its repository's own code",
             "set trust_remote_code: true in its manifest after reading that code",
@@ -87,16 +87,16 @@ _KNOWN: tuple[tuple[str, Cause], ...] = (
 
 def explain(log: str, exit_code: int | None) -> Cause:
     """The most likely cause of an engine's end, given its log text and exit code."""
-    for pattern, cause in _KNOWN:
-        match = re.search(pattern, log)
-        if match:
-            return Cause(cause.problem.format(**match.groupdict()), cause.mend)
     if exit_code is not None and exit_code < 0:
         return Cause(
             f"the engine process was ended by signal {-exit_code}",
             "start again to go on from the last committed chunk; if it recurs, look for a "
             "full memory in the system's log",
         )
+    for pattern, cause in _KNOWN:
+        match = re.search(pattern, log)
+        if match:
+            return Cause(cause.problem.format(**match.groupdict()), cause.mend)
     errors = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception): .+$", log, re.MULTILINE)
     said = errors[-1][:300] if errors else "no error in its log"
     return Cause(f"the engine process ended ({said})", "see engine.log")

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from colab_utils import records
-from colab_utils.errors import EngineFailed, RunDirectoryError, RunStopped, WorkbenchError
+from colab_utils.errors import EngineFailed, RunStopped, WorkbenchError
 from colab_utils.failures import explain
-from colab_utils.heartbeat import ENDED
+from colab_utils.heartbeat import ENDED, now
 from colab_utils.lock import busy
 from colab_utils.run_directory import RunDirectory, RunStatus
 from colab_utils.runs import RunSpec
@@ -25,6 +25,8 @@ Show = Callable[[RunStatus], None]
 
 _POLL_SECONDS = 0.5
 _TERM_SECONDS = 20.0
+_LOG_BYTES = 1 << 20
+_SEGMENT = "=== engine process started"
 # The engine runs model repositories' own code, so it gets no token and no agent's socket.
 _SECRET = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL", "SSH_AUTH_SOCK")
 
@@ -60,6 +62,8 @@ def start(spec: RunSpec, engine_python: Path) -> subprocess.Popen[bytes]:
     except OSError as error:
         raise records.unwritable(directory.path, error) from error
     with log:
+        log.write(f"{_SEGMENT} {now()}\n".encode())
+        log.flush()
         child = subprocess.Popen(
             [str(engine_python), "-m", "colab_utils.runs"],
             stdin=subprocess.PIPE,
@@ -125,10 +129,11 @@ def stop(run_dir: Path, *, term_seconds: float = _TERM_SECONDS) -> bool:
 
 def _outcome(directory: RunDirectory, child: subprocess.Popen[bytes] | None) -> RunStatus:
     status = directory.status()
-    if status.phase in ("complete", "done") and directory.is_complete():
-        return status
     code = child.returncode if child is not None else None
     beat = status.beat
+    # A refused start leaves an older run complete: so the runner's own end counts, too.
+    if not code and beat.get("phase") == "done" and directory.is_complete():
+        return status
     if beat.get("phase") == "stopped" and code in (None, RunStopped.exit_code):
         raise RunStopped("the run was stopped; finished chunks are committed")
     if beat.get("phase") in ENDED and "error" in beat:
@@ -146,8 +151,8 @@ def _outcome(directory: RunDirectory, child: subprocess.Popen[bytes] | None) -> 
 def _last_segment(directory: RunDirectory) -> str:
     if not directory.log.exists():
         return ""
-    text = directory.log.read_bytes().decode("utf-8", "replace")
-    return text[-200_000:]
+    text = directory.log.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace")
+    return text.rpartition(_SEGMENT)[2]
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
@@ -158,12 +163,13 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
 
 
 def _group_alive(pid: int) -> bool:
-    try:
-        os.killpg(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError as error:
-        raise RunDirectoryError(
-            f"process {pid} belongs to another user", mend="stop it as that user"
-        ) from error
-    return True
+    """Whether the process group has a member that is not yet dead (a zombie is)."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # "pid (name) state ppid pgrp ...", where the name may hold anything.
+            state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue
+        if int(group) == pid and state not in "ZX":
+            return True
+    return False
