@@ -81,6 +81,10 @@ lock: kernel ## Resolve the requirements-*.txt files anew; add UPGRADE=--upgrade
 	$(LOCK) $(UPGRADE) $(COLAB) --group engine-colab -o requirements-colab.txt
 	$(LOCK) $(UPGRADE) $(COLAB) --exclude-newer 2026-05-10 --group engine-colab-cuda12 \
 	  -o requirements-colab-cuda12.txt
+	$(LOCK) $(UPGRADE) $(EVERY_PYTHON) --group evaluator \
+	  --excludes <(printf '%s\n' accelerate anthropic datasets e2b fire google-genai gradio-client \
+	    mistralai multipledispatch numpy openai rich tempdir transformers vllm wget) \
+	  -o requirements-evaluator.txt
 
 clean: ## Remove environments, caches and builds; runs/ and weights in .cache/ are kept.
 	rm -rf .venv .envs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \

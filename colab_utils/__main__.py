@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from colab_utils import colab, demo, workbench
 from colab_utils import check as checks
+from colab_utils import colab, demo, workbench
 from colab_utils.errors import WorkbenchError
 from colab_utils.fetch import lock_manifest
 from colab_utils.launch import stop as stop_run
@@ -32,15 +32,21 @@ MODEL = "smollm2-135m-instruct"
 
 @app.command()
 def setup(experiment: Experiment = EXPERIMENT) -> None:
-    """Make the engine environment that an experiment pins."""
-    print(f"engine interpreter: {workbench.setup(experiment)}")
+    """Make the engine environment that an experiment pins, and the evaluator's."""
+    workbench.setup(experiment)
+    workbench.setup_evaluator()
 
 
 @app.command()
-def check(experiment: Experiment = EXPERIMENT, runs: Runs = "runs", cache: Cache = ".cache") -> None:
+def check(
+    experiment: Experiment = EXPERIMENT, runs: Runs = "runs", cache: Cache = ".cache"
+) -> None:
     """Look at manifests, data, environment, GPU fit and disk; load nothing."""
-    findings = checks.check(experiment, cache=colab.local_folder(cache, parameter="cache"),
-        runs=colab.local_folder(runs, parameter="runs"),)
+    findings = checks.check(
+        experiment,
+        cache=colab.local_folder(cache, parameter="cache"),
+        runs=colab.local_folder(runs, parameter="runs"),
+    )
     for finding in findings:
         print(f"{finding.state:8}{finding.subject}: {finding.text}")
     if any(finding.state == "error" for finding in findings):

@@ -22,7 +22,7 @@ from colab_utils.manifests import (
 from colab_utils.paired import detectable_difference
 from colab_utils.samples import Dataset, load_dataset
 from colab_utils.weights import check_weights, is_complete, model_folder
-from colab_utils.workbench import CPU_LOCK, ENGINE_FOLDER
+from colab_utils.workbench import ENGINE_FOLDER
 
 DISCORDANT_SHARE = 0.15
 POWER = 0.8
@@ -100,7 +100,7 @@ def _engine(manifest: ExperimentManifest) -> Finding:
 
 
 def _gpu(gpu: dict[str, Any] | None, manifest: ExperimentManifest) -> Finding:
-    if manifest.engine_lock == CPU_LOCK:
+    if manifest.engine_lock == environments.CPU_LOCK:
         return Finding("GPU", "ok", "not needed: the experiment runs on the CPU")
     if gpu is None:
         return Finding("GPU", "error", "none; choose a GPU runtime (an L4 or newer)")

@@ -26,6 +26,7 @@ def demo(runs: str = "runs", say: Callable[[str], None] = print) -> None:
     """
     began = time.monotonic()
     workbench.setup(EXPERIMENT, say=say)
+    workbench.setup_evaluator(say=say)
     smoke_dir = workbench.run_dir(runs, EXPERIMENT, MODEL, "smoke")
     full_dir = workbench.run_dir(runs, EXPERIMENT, MODEL, "full")
     os.environ[PLAIN] = "1"
@@ -60,7 +61,7 @@ def _is_scored(directory: Path) -> bool:
     run = RunDirectory(directory).read_run()
     if scoring is None or run is None:
         return False
-    return bool(scoring.responses_sha256 == run["completed"]["responses_sha256"])
+    return bool(scoring.scoring.responses_sha256 == run["completed"]["responses_sha256"])
 
 
 def _is_reported(directory: Path) -> bool:

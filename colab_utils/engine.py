@@ -197,6 +197,8 @@ def _attention_backend(config: Any) -> str:
     """Name of the attention backend in force, from the layers themselves."""
     layers = config.compilation_config.static_forward_context.values()
     backends = {
-        layer.get_attn_backend().get_name() for layer in layers if hasattr(layer, "get_attn_backend")
+        layer.get_attn_backend().get_name()
+        for layer in layers
+        if hasattr(layer, "get_attn_backend")
     }
     return ", ".join(sorted(backends)) or "unknown"

@@ -111,14 +111,14 @@ def evaluator_interpreter(python: Path | str | None = None) -> Path:
     return path
 
 
-def make_engine_environment(
+def make_environment(
     lock: Path,
     *,
-    folder: Path = Path(".envs/engine"),
+    folder: Path,
     python: str | None = None,
     progress: Callable[[str], None],
 ) -> Path:
-    """Make the engine environment that `lock` pins, unless it is there; return its interpreter.
+    """Make the environment that `lock` pins, unless it is there; return its interpreter.
 
     `python` is a version ("3.12") or a path; by default the one the lock was resolved for, or
     else the kernel's own. uv's output goes to a log file beside the folder. Raises
@@ -140,9 +140,9 @@ def make_engine_environment(
     with _alone(folder, progress) as held:
         reason = _unfit(folder, stamp, lock)
         if reason is None:
-            progress(f"engine environment from {lock.name} is there already: {folder}")
+            progress(f"environment from {lock.name} is there already: {folder}")
             return interpreter
-        progress(f"making the engine environment from {lock.name} ({reason})")
+        progress(f"making the environment from {lock.name} ({reason})")
         _require_disk(folder, lock)
         _begin(folder)
         install(

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from colab_utils import records
@@ -156,10 +157,8 @@ def _last_segment(directory: RunDirectory) -> str:
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def _group_alive(pid: int) -> bool:

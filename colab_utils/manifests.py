@@ -208,9 +208,7 @@ class ExperimentManifest(_Strict):
 class _StrictLoader(yaml.SafeLoader):
     """SafeLoader that refuses doubled keys, which PyYAML would let win silently."""
 
-    def construct_mapping(
-        self, node: yaml.MappingNode, deep: bool = False
-    ) -> dict[Hashable, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -263,9 +261,7 @@ def manifest_path(name_or_path: str | Path, kind: str) -> Path:
     return MANIFESTS / kind / f"{text}.yaml"
 
 
-def _load(
-    name_or_path: str | Path, kind: str, model: type[Manifest]
-) -> tuple[Manifest, Path]:
+def _load(name_or_path: str | Path, kind: str, model: type[Manifest]) -> tuple[Manifest, Path]:
     path = manifest_path(name_or_path, kind)
     try:
         data = path.read_bytes()

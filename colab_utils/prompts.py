@@ -173,15 +173,15 @@ def _render(
             f"the chat template does not begin with exactly one BOS (ids begin {ids[:3]})",
             where=f"model {model.name}, field chat_template",
         )
-    reason = None
+    rejected: str | None = None
     if not ids:
-        reason = "the prompt has no tokens"
+        rejected = "the prompt has no tokens"
     elif len(ids) + max_tokens > model.max_model_len:
-        reason = (
+        rejected = (
             f"{len(ids)} prompt tokens and {max_tokens} answer tokens exceed "
             f"max_model_len {model.max_model_len}"
         )
-    return Prompt(request, tuple(ids), reason)
+    return Prompt(request, tuple(ids), rejected)
 
 
 def _adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:

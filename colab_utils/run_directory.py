@@ -96,9 +96,7 @@ class RunDirectory:
         run = self.read_run()
         if run is None or not run.get("completed") or not self.responses.exists():
             return False
-        return bool(
-            records.sha256_file(self.responses) == run["completed"]["responses_sha256"]
-        )
+        return bool(records.sha256_file(self.responses) == run["completed"]["responses_sha256"])
 
     def runner(self) -> dict[str, Any] | None:
         """Who holds the lock (pid, host, since), or None when nobody does."""

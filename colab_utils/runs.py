@@ -130,9 +130,7 @@ def run(spec: RunSpec, heartbeat: Heartbeat, stop: _Stop) -> str:
     checkpoints.set_aside(checkpoint)
     progress = _Progress(len(requests), checkpoint.requests_done)
     heartbeat.enter("importing", progress.describe)
-    chunks = checkpoints.plan(
-        len(requests), spec.operating.chunk_size, list(checkpoint.finished)
-    )
+    chunks = checkpoints.plan(len(requests), spec.operating.chunk_size, list(checkpoint.finished))
     if chunks:
         set_engine_environment(settings["device"], spec.operating)
         import_engine()
@@ -312,7 +310,7 @@ def _run_chunk(
 
 def _response(prompt: Prompt, answer: Answer | None) -> Response:
     request = prompt.request
-    known = {
+    known: dict[str, Any] = {
         "request_id": request.request_id,
         "sample_id": request.sample.sample_id,
         "task": request.sample.task,
@@ -374,9 +372,10 @@ def main() -> int:
     directory = RunDirectory(spec.run_dir)
     stop = _Stop()
     try:
-        with locked(directory), Heartbeat(
-            directory.heartbeat, spec.operating.heartbeat_seconds
-        ) as heartbeat:
+        with (
+            locked(directory),
+            Heartbeat(directory.heartbeat, spec.operating.heartbeat_seconds) as heartbeat,
+        ):
             try:
                 digest = run(spec, heartbeat, stop)
             except RunStopped:

@@ -87,9 +87,7 @@ def chat_template_text(manifest: ModelManifest) -> str | None:
     path = manifest_path(manifest.name, "models").parent / template.file
     data = records.read_bytes(path)
     if records.sha256_bytes(data) != template.sha256:
-        raise WeightsError(
-            "has another sha256 than the manifest's chat_template", where=str(path)
-        )
+        raise WeightsError("has another sha256 than the manifest's chat_template", where=str(path))
     return data.decode("utf-8")
 
 
@@ -160,9 +158,7 @@ def _check_shards(folder: Path) -> None:
     else:
         weight_map, listed = {}, {_SINGLE}
     for name in sorted(listed - present):
-        raise WeightsError(
-            "is missing", where=str(folder / name), mend="fetch the model again"
-        )
+        raise WeightsError("is missing", where=str(folder / name), mend="fetch the model again")
     for name in sorted(present - listed):
         raise WeightsError(
             "is not listed by the index, so it is of another checkpoint",
@@ -192,7 +188,7 @@ def _weight_map(path: Path) -> dict[str, str]:
 
 
 def _check_safetensors(path: Path) -> set[str]:
-    """Tensor names of a whole shard. Format: 8-byte little-endian header size, JSON header, data."""
+    """Tensor names of a whole shard: 8-byte little-endian header size, JSON header, data."""
     size = path.stat().st_size
     try:
         with open(path, "rb") as stream:

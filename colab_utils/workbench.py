@@ -34,13 +34,14 @@ from colab_utils.responses import read_responses
 from colab_utils.run_directory import RunDirectory, RunStatus
 from colab_utils.runs import RunSpec
 from colab_utils.samples import Dataset, load_dataset
-from colab_utils.scoring import Scoring
+from colab_utils.scoring import ScoringResult
 
 Say = Callable[[str], None]
 Kind = Literal["smoke", "full"]
 CHUNK_SIZE: dict[Kind, int] = {"smoke": 5, "full": 32}
 ENGINE_FOLDER = PROJECT / ".envs" / "engine"
-CPU_LOCK = "requirements-cpu.txt"
+EVALUATOR_FOLDER = PROJECT / ".envs" / "evaluator"
+EVALUATOR_LOCK = "requirements-evaluator.txt"
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,15 @@ def setup(experiment: str = "embedded", *, say: Say = print) -> Path:
     """
     manifest = load_experiment_manifest(experiment)
     _require_lock_for_driver(manifest, colab.probe_gpu())
-    return environments.make_engine_environment(
+    return environments.make_environment(
         PROJECT / manifest.engine_lock, folder=ENGINE_FOLDER, progress=say
+    )
+
+
+def setup_evaluator(*, say: Say = print) -> Path:
+    """Make the evaluator environment, which runs model-written programs; return its interpreter."""
+    return environments.make_environment(
+        PROJECT / EVALUATOR_LOCK, folder=EVALUATOR_FOLDER, progress=say
     )
 
 
@@ -121,7 +129,7 @@ def full_run(say: Say = print, **values: Any) -> RunResult:
     return _run("full", _prepare(values), say)
 
 
-def score(say: Say = print, **values: Any) -> Scoring:
+def score(say: Say = print, **values: Any) -> ScoringResult:
     """Judge a run's answers by running them; takes the fields of `ScoringParameters`.
 
     Needs no engine, never touches responses, and does nothing when the same evaluator has
@@ -133,7 +141,9 @@ def score(say: Say = print, **values: Any) -> Scoring:
     scoring = scoring_module.score(
         directory,
         dataset=dataset_of(directory),
-        evaluator_python=Path(parameters.evaluator_python) if parameters.evaluator_python else None,
+        evaluator_python=environments.evaluator_interpreter(
+            parameters.evaluator_python or EVALUATOR_FOLDER / "bin" / "python"
+        ),
         allow_weak_sandbox=parameters.allow_weak_sandbox,
         allow_incomplete=parameters.allow_incomplete,
         workers=parameters.workers or None,
@@ -188,10 +198,10 @@ def _prepare(values: dict[str, Any]) -> _Prepared:
     dataset = load_dataset(load_dataset_manifest(experiment.dataset))
     gpu = colab.probe_gpu()
     _require_lock_for_driver(experiment, gpu)
-    if gpu is not None and experiment.engine_lock != CPU_LOCK:
+    if gpu is not None and experiment.engine_lock != environments.CPU_LOCK:
         require_fit(model, gpu, Operating().gpu_memory_utilization)
     engine_python = _engine_python(parameters, experiment)
-    warnings = ()
+    warnings: tuple[str, ...] = ()
     if not model.locked:
         unverified = ", ".join(model.unverified) or "its fields"
         warnings = (
@@ -216,12 +226,10 @@ def _engine_python(parameters: RunParameters, experiment: ExperimentManifest) ->
     return python
 
 
-def _require_lock_for_driver(
-    experiment: ExperimentManifest, gpu: dict[str, Any] | None
-) -> None:
+def _require_lock_for_driver(experiment: ExperimentManifest, gpu: dict[str, Any] | None) -> None:
     lock = experiment.engine_lock
     fitting = environments.choose_lock(gpu["driver"] if gpu else None)
-    if lock in (fitting, CPU_LOCK):
+    if lock in (fitting, environments.CPU_LOCK):
         return
     here = f"driver {gpu['driver']}" if gpu else "no GPU"
     raise ParameterError(
@@ -265,7 +273,7 @@ def _run(kind: Kind, prepared: _Prepared, say: Say) -> RunResult:
         where = str(directory.path)
         fingerprints.refuse_difference(earlier["decoding"], decoding, where=where)
     chunk_size = parameters.chunk_size or CHUNK_SIZE[kind]
-    cpu = experiment.engine_lock == CPU_LOCK
+    cpu = experiment.engine_lock == environments.CPU_LOCK
     operating = Operating(chunk_size=chunk_size, max_num_batched_tokens=2048 if cpu else 16384)
     already = directory.is_complete()
     if already:
@@ -283,9 +291,7 @@ def _run(kind: Kind, prepared: _Prepared, say: Say) -> RunResult:
             warnings=tuple(warnings),
         )
         follow(directory.path, launch.start(spec, prepared.engine_python))
-    requests = (
-        prepared.dataset.smoke_requests() if kind == "smoke" else prepared.dataset.requests()
-    )
+    requests = prepared.dataset.smoke_requests() if kind == "smoke" else prepared.dataset.requests()
     result = _result(directory, [request.request_id for request in requests], already)
     say(f"{kind}: {result}")
     return result
@@ -319,9 +325,7 @@ def status_text(status: RunStatus) -> str:
     return ", ".join(parts)
 
 
-def _refuse_other_settings(
-    directory: RunDirectory, prepared: _Prepared, chunk_size: int
-) -> None:
+def _refuse_other_settings(directory: RunDirectory, prepared: _Prepared, chunk_size: int) -> None:
     """A complete run started again under other settings is another run: say so, don't hide it."""
     run = directory.read_run()
     assert run is not None

@@ -76,7 +76,7 @@ def sql_line(number: int) -> dict:
     """A SQL sample's line, on the database `shop`."""
     return {
         "sample_id": f"sql-{number}", "task": "sql", "benchmark": "small-sql",
-        "surfaces": {c: f"몇 개의 item이 있나요? How many items? ({c} {number})" for c in CONDITIONS},
+        "surfaces": {c: f"item이 몇 개? How many items? ({c} {number})" for c in CONDITIONS},
         "context": "CREATE TABLE item (name TEXT, price INTEGER);",
         "reference": {"db_id": "shop", "gold_sql": "SELECT COUNT(*) FROM item"}, "meta": {},
     }  # fmt: skip

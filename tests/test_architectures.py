@@ -90,7 +90,7 @@ def test_exaone_without_trust_is_refused_before_any_engine(tiny, tmp_path):
 
     model = tiny("exaone-3.5-2.4b-instruct")
     distrusted = model.manifest.model_copy(update={"trust_remote_code": False})
-    with pytest.raises(WeightsError, match="auto_map.*trust_remote_code"):
+    with pytest.raises(WeightsError, match=r"auto_map.*trust_remote_code"):
         check_weights(model.folder, distrusted)
     assert check_weights(model.folder, model.manifest)
 

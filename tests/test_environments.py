@@ -20,7 +20,7 @@ from colab_utils.environments import (
     check_engine,
     choose_lock,
     evaluator_interpreter,
-    make_engine_environment,
+    make_environment,
 )
 from colab_utils.errors import InterpreterError
 from colab_utils.interpreters import describe_interpreter, read_lock
@@ -75,7 +75,7 @@ def lock(tmp_path: Path, wheels: Path) -> Path:
 def make(lock: Path, tmp_path: Path, **more: str) -> tuple[Path, str]:
     """Make the environment; return its interpreter and what was said."""
     said: list[str] = []
-    python = make_engine_environment(lock, folder=tmp_path / "engine", progress=said.append, **more)
+    python = make_environment(lock, folder=tmp_path / "engine", progress=said.append, **more)
     return python, "\n".join(said)
 
 
@@ -141,7 +141,7 @@ def test_two_at_once_make_it_once(lock: Path, tmp_path: Path) -> None:
     said: list[str] = []
     threads = [
         threading.Thread(
-            target=make_engine_environment,
+            target=make_environment,
             args=(lock,),
             kwargs={"folder": tmp_path / "engine", "progress": said.append},
         )
@@ -170,7 +170,7 @@ def test_killed_maker_is_waited_for_until_its_uv_has_ended(lock: Path, tmp_path:
     )
     program = (
         "import sys; from pathlib import Path; from colab_utils import environments as e; "
-        "e.make_engine_environment(Path(sys.argv[1]), folder=Path(sys.argv[2]), progress=print)"
+        "e.make_environment(Path(sys.argv[1]), folder=Path(sys.argv[2]), progress=print)"
     )
     maker = subprocess.Popen(
         [sys.executable, "-c", program, lock, tmp_path / "engine"],
@@ -189,7 +189,7 @@ def test_killed_maker_is_waited_for_until_its_uv_has_ended(lock: Path, tmp_path:
         if line.startswith("waiting for another process"):
             (stub / "uv" / "end").touch()
 
-    python = make_engine_environment(lock, folder=tmp_path / "engine", progress=say)
+    python = make_environment(lock, folder=tmp_path / "engine", progress=say)
     assert said[0].startswith("waiting for another process")
     assert "unfinished" in said[1]
     assert check_engine(python, lock)["equal"]

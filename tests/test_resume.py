@@ -59,7 +59,7 @@ def test_killed_twice_and_resumed_equals_undisturbed(
         kill_group(child)
         assert directory.status().phase == "interrupted"
         assert directory.runner() is None
-        with pytest.raises(EngineFailed, match="signal 9.*are committed"):
+        with pytest.raises(EngineFailed, match=r"signal 9.*are committed"):
             launch.watch(spec.run_dir, child)
     assert launch.watch(spec.run_dir, launch.start(spec, engine_python)).phase == "complete"
 
@@ -113,9 +113,7 @@ def test_another_setting_is_refused_before_the_engine_starts(
             launch.watch(spec.run_dir, launch.start(spec, engine_python))
         assert caught.value.exit_code == FingerprintMismatch.exit_code
     assert undisturbed.run_json.read_bytes() == before
-    assert "loading" not in [
-        line["phase"] for line in records.read_log(undisturbed.heartbeat)[-4:]
-    ]
+    assert "loading" not in [line["phase"] for line in records.read_log(undisturbed.heartbeat)[-4:]]
 
 
 @pytest.mark.slow

@@ -1,0 +1,182 @@
+"""What in a reply is the answer: our extraction, and upstream's for finance.
+
+Ours, for all tasks alike: thinking is stripped; fenced blocks first, the first one that
+defines what is asked for; then the text itself. Upstream's rule for finance is
+`upstream_finance`; for SQL it is the reply as it stands; for code it is bigcodebench's own
+sanitiser, which is called (`worker/sanitise.py`), not written again.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import warnings
+from dataclasses import dataclass
+
+EXTRACTION_VERSION = "1"
+
+_THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n`]*$")
+_SQL_START = re.compile(r"^[ \t]*(?:SELECT|WITH)\b", re.IGNORECASE | re.MULTILINE)
+_SQL_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """`code` is what is judged, None when there is nothing; `how` says where it was found."""
+
+    code: str | None
+    how: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block: its language tag in lower case, and its text."""
+
+    tag: str
+    text: str
+
+
+def strip_thinking(text: str) -> str:
+    """The reply without `<think>` parts; one that is never closed reaches to the end."""
+    rest = _THINKING.sub("", text)
+    # Templates that open the thinking themselves leave only its end in the reply.
+    head, mark, tail = rest.partition("</think>")
+    return tail if mark else head
+
+
+def blocks(text: str) -> list[Block]:
+    """Fenced blocks in order; one that is never closed reaches to the end of the text."""
+    found: list[Block] = []
+    fence = indent = tag = ""
+    lines: list[str] = []
+    for line in text.replace("\r\n", "\n").split("\n"):
+        match = _FENCE.match(line)
+        closes = fence and line.strip().startswith(fence) and not line.strip().strip(fence[0])
+        if fence and closes:
+            found.append(Block(tag, "\n".join(lines)))
+            fence = ""
+        elif fence:
+            lines.append(line.removeprefix(indent))
+        elif match:
+            indent, fence, tag, lines = match[1], match[2], match[3].lower(), []
+    if fence:
+        found.append(Block(tag, "\n".join(lines)))
+    return found
+
+
+def code_answer(text: str, entry_point: str) -> Extraction:
+    """The program that defines `entry_point`; `how` is `none` when upstream's rule must decide."""
+    text = strip_thinking(text)
+    fenced = blocks(text)
+    for number, block in enumerate(fenced, start=1):
+        if defines(block.text, entry_point):
+            return Extraction(block.text, f"block {number} of {len(fenced)}")
+    if not fenced and defines(text, entry_point):
+        return Extraction(text, "whole text")
+    return Extraction(None, "none")
+
+
+def finance_answer(text: str) -> Extraction:
+    """The program that defines `solution`."""
+    text = strip_thinking(text)
+    fenced = blocks(text)
+    for number, block in enumerate(fenced, start=1):
+        if defines(block.text, "solution"):
+            return Extraction(block.text, f"block {number} of {len(fenced)}")
+    program = _leading_program(text)
+    if program is not None:
+        return Extraction(program, "program in the text")
+    body = _body(fenced[0].text if fenced and fenced[0].text.strip() else text.split("```")[0])
+    return Extraction(body, "none" if body is None else "body of solution()")
+
+
+def sql_answer(text: str) -> Extraction:
+    """The query: the first block that is one, else the first SELECT or WITH in the text."""
+    text = strip_thinking(text)
+    fenced = blocks(text)
+    for number, block in enumerate(fenced, start=1):
+        if is_query(block.text):
+            return Extraction(block.text.strip(), f"block {number} of {len(fenced)}")
+    if is_query(text):
+        return Extraction(text.strip(), "whole text")
+    match = _SQL_START.search(text)
+    if match and not fenced:
+        query = re.split(r";|\n\s*\n", text[match.start() :], maxsplit=1)[0]
+        return Extraction(query.strip(), "query in the text")
+    return Extraction(None, "none")
+
+
+def is_query(text: str) -> bool:
+    """Whether the text begins with SELECT or WITH, comments aside."""
+    bare = _SQL_COMMENT.sub(" ", text).strip()
+    return bool(re.match(r"(?:SELECT|WITH)\b", bare, re.IGNORECASE))
+
+
+def defines(code: str, name: str) -> bool:
+    """Whether Python code defines `name` at its top level, also when it does not parse."""
+    tree = _parse(code)
+    if tree is None:
+        return bool(re.search(rf"^(?:async\s+)?def\s+{re.escape(name)}\s*\(", code, re.MULTILINE))
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+            return True
+        if isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Name) and target.id == name for target in node.targets
+        ):
+            return True
+    return False
+
+
+def upstream_finance(text: str) -> str:
+    """FinanceReasoning's `extract_pot_answers` (commit b0fe645), quirk for quirk.
+
+    Empty output, or the word argparse anywhere, gives nothing. A "```py" or "```Python" tag
+    stays in the program and breaks it; the first block counts, also inside thinking.
+    """
+    if not text or "argparse" in text:
+        return ""
+    for pattern in (r"```python(.*?)```", r"```(.*?)```"):
+        match = re.search(pattern, text, re.DOTALL)
+        if match:
+            return match[1].strip()
+    header = "def solution():\n"
+    if text.count("```") == 1 and "def solution():" not in text:
+        body = text.split("```")[0]
+        return header + (body if body.startswith("    ") else textwrap.indent(body, "    "))
+    return text if "def solution():" in text else header + text
+
+
+def _leading_program(text: str) -> str | None:
+    """The longest run of lines from the first import or `def solution` on that parses."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    starts = [
+        number
+        for number, line in enumerate(lines)
+        if re.match(r"(?:def solution\b|import |from \w+ import )", line)
+    ]
+    if not starts or not any("def solution" in line for line in lines):
+        return None
+    for end in range(len(lines), starts[0], -1):
+        candidate = "\n".join(lines[starts[0] : end])
+        if _parse(candidate) is not None and defines(candidate, "solution"):
+            return candidate
+    return None
+
+
+def _body(text: str) -> str | None:
+    """A reply that goes on inside `solution()`, under its header, when that is a program."""
+    program = "def solution():\n" + textwrap.indent(textwrap.dedent(text), "    ")
+    tree = _parse(program)
+    returns = tree is not None and any(isinstance(n, ast.Return) for n in ast.walk(tree))
+    return program if returns else None
+
+
+def _parse(code: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

@@ -1,0 +1,106 @@
+"""Code: the sample's unittest class judges the program.
+
+Upstream is bigcodebench 0.2.5, `untrusted_check` with calibration: the text that runs is the
+stub, a `pass`, the solution and the tests; it passes when no test fails or errs, also when
+none ran. `passed` asks more: every test of the class ran, and each succeeded. The one
+documented deviation is the time limit: 60 s in place of a flat 241 s.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from colab_utils.evaluators.extraction import code_answer
+from colab_utils.evaluators.judgement import Judgement, Outcome, RunJob, ended_early
+
+NAME, VERSION = "unit_tests", "1"
+SECONDS = 60.0
+EMBEDDED_SECONDS = 10.0
+
+Sanitise = Callable[[str, str], str | None]
+
+
+def seconds_for(benchmark: str) -> float:
+    """Time limit of a benchmark's programs; the embedded ones are small."""
+    return EMBEDDED_SECONDS if benchmark.startswith("embedded") else SECONDS
+
+
+def judge(
+    text: str, reference: dict[str, Any], seconds: float, run: RunJob, sanitise: Sanitise
+) -> Judgement:
+    """Judge one reply by `reference` {code_prompt, entry_point, test}.
+
+    `sanitise` is upstream's sanitiser: (text, entry point) -> program, None when it ran out
+    of time. Our extraction falls back on it where no block and no text defines the entry point.
+    """
+    upstream = sanitise(text, reference["entry_point"])
+    ours = code_answer(text, reference["entry_point"])
+    program, how = ours.code, ours.how
+    if program is None and upstream and text.strip():
+        program, how = upstream, "upstream's sanitiser"
+    results: dict[str, dict[str, Any]] = {}
+
+    def result_of(solution: str) -> dict[str, Any]:
+        if solution not in results:
+            results[solution] = run(_job(solution, reference), seconds)
+        return results[solution]
+
+    passed_upstream = upstream is not None and _passes_upstream(result_of(upstream))
+    if program is None or not program.strip():
+        return Judgement(
+            False, passed_upstream, "no_answer", "no program in the reply", None, {"found": how}
+        )
+    outcome, detail = _outcome(result_of(program), reference["test"])
+    return Judgement(outcome == "passed", passed_upstream, outcome, detail, program, {"found": how})
+
+
+def reference_holds(reference: dict[str, Any], seconds: float, run: RunJob) -> str | None:
+    """Why the canonical solution fails its own tests; None when it passes."""
+    program = reference["code_prompt"] + reference["canonical_solution"]
+    job = {"kind": "code", "program": program + "\n" + reference["test"]}
+    outcome, detail = _outcome(run(job, seconds), reference["test"])
+    return None if outcome == "passed" else f"{outcome}: {detail}"
+
+
+def expected_tests(source: str) -> int:
+    """Number of tests of `TestCases`, read from its source: what a program can't change."""
+    tree = ast.parse(source)
+    cases = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "TestCases"]
+    names = {
+        node.name
+        for case in cases[-1:]
+        for node in case.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test")
+    }
+    return len(names)
+
+
+def _job(solution: str, reference: dict[str, Any]) -> dict[str, Any]:
+    program = f"{reference['code_prompt']}\n    pass\n{solution}\n{reference['test']}"
+    return {"kind": "code", "program": program}
+
+
+def _passes_upstream(result: dict[str, Any]) -> bool:
+    return ended_early(result) is None and "problems" in result and not result["problems"]
+
+
+def _outcome(result: dict[str, Any], test: str) -> tuple[Outcome, str]:
+    early = ended_early(result)
+    if early is not None:
+        return early
+    if "problems" not in result:
+        return "error", str(result.get("error", "no result"))
+    if result["altered"]:
+        return "unsafe", "the program altered unittest"
+    problems = result["problems"]
+    expected = expected_tests(test)
+    if "ALL" in problems:
+        return "error", problems["ALL"]
+    if problems:
+        name, text = next(iter(problems.items()))
+        return "wrong_answer", f"{len(problems)} of {result['ran']} tests failed; {name}: {text}"
+    if result["succeeded"] != expected or result["ran"] != expected:
+        return "unsafe", f"{result['succeeded']} of {expected} tests succeeded, none failed"
+    return "passed", f"{expected} tests passed"
