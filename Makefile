@@ -83,7 +83,7 @@ lock: kernel ## Resolve the requirements-*.txt files anew; add UPGRADE=--upgrade
 	  -o requirements-colab-cuda12.txt
 	$(LOCK) $(UPGRADE) $(EVERY_PYTHON) --group evaluator \
 	  --excludes <(printf '%s\n' accelerate anthropic datasets e2b fire google-genai gradio-client \
-	    mistralai multipledispatch numpy openai rich tempdir transformers vllm wget) \
+	    mistralai multipledispatch openai rich tempdir transformers vllm wget) \
 	  -o requirements-evaluator.txt
 
 clean: ## Remove environments, caches and builds; runs/ and weights in .cache/ are kept.

@@ -32,10 +32,11 @@ _FIRST_UID = 62_000
 _TEMPORARY_BYTES = 256 << 20
 _MAX_ANSWER = 8 << 20
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/fonts",
-           "/etc/ld.so.cache", "/etc/localtime", "/etc/ssl/certs", "/etc/mime.types")  # fmt: skip
+           "/etc/hosts", "/etc/nsswitch.conf", "/etc/ld.so.cache", "/etc/localtime",
+           "/etc/ssl/certs", "/etc/mime.types")  # fmt: skip
+_PATH = "/usr/local/bin:/usr/bin:/bin"
 # Nothing of the caller's environment: no token, no path to Drive.
 _ENVIRONMENT = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
     "HOME": "/tmp",
     "TMPDIR": "/tmp",
@@ -106,13 +107,21 @@ class Sandbox:
         with tempfile.TemporaryDirectory(prefix="answer-") as scratch:
             if self.level == "strong":
                 command = [*self.prefix, *_binds([*python_folders(python), WORKER, *readable])]
+                # Programs may start "python": it must be the one that they run under.
+                command += ["--setenv", "PATH", f"{python.parent}:{_PATH}"]
                 command += ["--", str(python), "-I", str(WORKER / script)]
                 folder, environment = None, {}
             else:
                 # Another user must be able to write there.
                 os.chmod(scratch, 0o777)
                 command = [str(python), "-I", str(WORKER / script)]
-                folder, environment = scratch, {**_ENVIRONMENT, "HOME": scratch, "TMPDIR": scratch}
+                folder = scratch
+                environment = {
+                    **_ENVIRONMENT,
+                    "PATH": f"{python.parent}:{_PATH}",
+                    "HOME": scratch,
+                    "TMPDIR": scratch,
+                }
             worker = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -211,6 +220,8 @@ def _strong_prefix(bwrap: str, proc: tuple[str, str]) -> tuple[str, ...]:
         options += ["--unshare-user", "--cap-drop", "ALL"]
     for name, value in _ENVIRONMENT.items():
         options += ["--setenv", name, value]
+    # Made by hand: bubblewrap would make it passable for its own user only.
+    options += ["--perms", "0755", "--dir", "/etc"]
     for folder in _SYSTEM:
         options += ["--ro-bind-try", folder, folder]
     options += [*proc, "--dev", "/dev"]

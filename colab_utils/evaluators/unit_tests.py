@@ -38,7 +38,7 @@ def judge(
     upstream = sanitise(text, reference["entry_point"])
     ours = code_answer(text, reference["entry_point"])
     program, how = ours.code, ours.how
-    if program is None and upstream and text.strip():
+    if program is None and upstream and _parses(_program(upstream, reference)):
         program, how = upstream, "upstream's sanitiser"
     results: dict[str, dict[str, Any]] = {}
 
@@ -78,8 +78,19 @@ def expected_tests(source: str) -> int:
 
 
 def _job(solution: str, reference: dict[str, Any]) -> dict[str, Any]:
-    program = f"{reference['code_prompt']}\n    pass\n{solution}\n{reference['test']}"
-    return {"kind": "code", "program": program}
+    return {"kind": "code", "program": f"{_program(solution, reference)}\n{reference['test']}"}
+
+
+def _program(solution: str, reference: dict[str, Any]) -> str:
+    return f"{reference['code_prompt']}\n    pass\n{solution}"
+
+
+def _parses(program: str) -> bool:
+    try:
+        ast.parse(program)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def _passes_upstream(result: dict[str, Any]) -> bool:
@@ -100,7 +111,9 @@ def _outcome(result: dict[str, Any], test: str) -> tuple[Outcome, str]:
         return "error", problems["ALL"]
     if problems:
         name, text = next(iter(problems.items()))
-        return "wrong_answer", f"{len(problems)} of {result['ran']} tests failed; {name}: {text}"
+        # A test that breaks off in an exception says less than one that compares and differs.
+        outcome: Outcome = "wrong_answer" if result["failed"] else "error"
+        return outcome, f"{len(problems)} of {result['ran']} tests failed; {name}: {text}"
     if result["succeeded"] != expected or result["ran"] != expected:
         return "unsafe", f"{result['succeeded']} of {expected} tests succeeded, none failed"
     return "passed", f"{expected} tests passed"

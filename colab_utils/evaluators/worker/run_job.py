@@ -102,6 +102,7 @@ def run_code(job: dict) -> dict:
         "ran": result.testsRun,
         "succeeded": result.succeeded,
         "problems": problems,
+        "failed": len(result.failures),
         "altered": altered,
     }
 
