@@ -137,15 +137,20 @@ def upstream_finance(text: str) -> str:
     """
     if not text or "argparse" in text:
         return ""
+    header = "def solution():"
     for pattern in (r"```python(.*?)```", r"```(.*?)```"):
         match = re.search(pattern, text, re.DOTALL)
         if match:
-            return match[1].strip()
-    header = "def solution():\n"
-    if text.count("```") == 1 and "def solution():" not in text:
-        body = text.split("```")[0]
-        return header + (body if body.startswith("    ") else textwrap.indent(body, "    "))
-    return text if "def solution():" in text else header + text
+            program = match[1].strip("\n")
+            break
+    else:
+        if header in text:
+            program = text.strip()
+        else:
+            # Only the first line is indented: the rest of a body must bring its own.
+            lead = "" if len(text) > 4 and text.startswith("    ") else "    "
+            program = f"{header}\n{lead}{text.split('```')[0]}"
+    return program.strip("`").strip()
 
 
 def _leading_program(text: str) -> str | None:

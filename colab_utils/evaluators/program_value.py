@@ -7,27 +7,17 @@ or tuple; None, NaN and everything that can't be compared fails; 10 s.
 
 from __future__ import annotations
 
-import ast
 import math
-import operator
 import re
 from typing import Any
 
 from colab_utils.evaluators.extraction import finance_answer, upstream_finance
 from colab_utils.evaluators.judgement import Judgement, Outcome, RunJob, ended_early
+from colab_utils.evaluators.text_value import text_value
 
 NAME, VERSION = "program_value", "1"
 SECONDS = 10.0
 TOLERANCE = 0.002
-
-_UNITS = "$¥€£"
-_OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.BitXor: operator.xor,
-}
 
 
 def judge(text: str, ground_truth: float | bool, seconds: float, run: RunJob) -> Judgement:
@@ -57,13 +47,16 @@ def reference_holds(
 
 
 def is_within(predicted: Any, gold: float | bool) -> bool:
-    """Upstream's rule for one plain value."""
-    if predicted is None or isinstance(predicted, str):
+    """Upstream's rule for one plain value; what can't be compared is not right."""
+    if predicted is None:
         return False
     if isinstance(gold, bool) or isinstance(predicted, bool):
         return bool(predicted == gold)
     margin = TOLERANCE * abs(gold)
-    return bool(gold - margin <= predicted <= gold + margin)
+    try:
+        return bool(gold - margin <= predicted <= gold + margin)
+    except TypeError:
+        return False
 
 
 def _job(program: str) -> dict[str, Any]:
@@ -88,16 +81,24 @@ def _is_right(result: dict[str, Any], gold: float | bool) -> bool:
     return is_within(_plain(result["returned"]), gold)
 
 
-def _plain(returned: dict[str, Any] | None) -> Any:
-    """The value that upstream would compare, from the worker's description of it."""
-    if returned is None:
-        return None
+def _plain(returned: dict[str, Any]) -> Any:
+    """The value that upstream would compare, from the worker's description of it.
+
+    A text is read as a number only when it is returned itself, not within a list.
+    """
     if "first" in returned:
-        return _plain(returned["first"])
-    if "number" in returned:
-        return _number(returned["number"])
-    value = returned.get("value")
-    return _text_value(value) if isinstance(value, str) else value
+        first = returned["first"]
+        return _described(first) if first else None
+    value = _described(returned)
+    if isinstance(value, str):
+        value = text_value(value)
+    if isinstance(value, list):
+        return value[0] if value else None
+    return value
+
+
+def _described(returned: dict[str, Any]) -> Any:
+    return _number(returned["number"]) if "number" in returned else returned.get("value")
 
 
 def _number(text: str) -> float | int | None:
@@ -108,47 +109,6 @@ def _number(text: str) -> float | int | None:
     if math.isfinite(value) and re.fullmatch(r"-?\d+", text):
         return int(text)
     return value
-
-
-def _text_value(text: str) -> Any:
-    """Upstream's `normalize`, which evaluates a text; here arithmetic and literals only.
-
-    Quirks kept: a tuple such as "1,152" counts by its first element, "5 million" by its first
-    number, yes and no are booleans.
-    """
-    bare = text.strip()
-    evaluated = _evaluate(bare)
-    if isinstance(evaluated, list | tuple):
-        return evaluated[0] if evaluated else None
-    if evaluated is not None:
-        return evaluated
-    bare = bare.rstrip(".").replace(",", "").replace("%", "")
-    for unit in _UNITS:
-        bare = bare.replace(unit, "")
-    lowered = bare.strip().lower()
-    if lowered in ("yes", "true", "no", "false"):
-        return lowered in ("yes", "true")
-    match = re.match(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?", lowered)
-    return float(match[0]) if match else None
-
-
-def _evaluate(text: str) -> Any:
-    try:
-        return _value_of(ast.parse(text, mode="eval").body)
-    except (SyntaxError, ValueError, TypeError, ZeroDivisionError, OverflowError, RecursionError):
-        return None
-
-
-def _value_of(node: ast.expr) -> Any:
-    if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float):
-        return node.value
-    if isinstance(node, ast.Tuple | ast.List):
-        return [_value_of(element) for element in node.elts]
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_value_of(node.operand)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return _OPERATORS[type(node.op)](_value_of(node.left), _value_of(node.right))
-    raise ValueError("not a number")
 
 
 def _shown(returned: dict[str, Any]) -> str:

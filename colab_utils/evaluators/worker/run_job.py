@@ -11,6 +11,7 @@ import ctypes
 import io
 import json
 import os
+import pickle
 import resource
 import select
 import signal
@@ -112,7 +113,7 @@ def run_code(job: dict) -> dict:
 
 def plain_value(value: Any) -> dict:
     """A returned value as JSON, its Python type named; the scoring side never sees the object."""
-    kind = type(value).__name__
+    kind = short(type(value).__name__)
     if value is None or isinstance(value, bool):
         return {"type": kind, "value": value}
     if isinstance(value, (list, tuple)):
@@ -123,18 +124,27 @@ def plain_value(value: Any) -> dict:
         return {"type": "str", "value": short(value)}
     if isinstance(value, int):
         return {"type": kind, "number": str(value) if abs(value) < 10**300 else "inf"}
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"type": kind}
     try:
-        return {"type": kind, "number": repr(float(value))}
-    except (TypeError, ValueError, OverflowError):
+        # An array of one element compares like that element.
+        single = value.item() if getattr(value, "ndim", 0) else value
+        return {"type": kind, "number": repr(float(single))}
+    except (AttributeError, TypeError, ValueError, OverflowError):
         return {"type": kind}
 
 
 def run_finance(job: dict) -> dict:
-    """Call `solution()` of a program whose `print` does nothing, as FinanceReasoning does."""
+    """Call `solution()` of a program whose `print` does nothing, as FinanceReasoning does.
+
+    Upstream sends the value through a queue, so one that can't be pickled is lost.
+    """
     namespace = {"print": lambda *arguments, **more: None}
     try:
         exec(compile(job["program"], "solution.py", "exec"), namespace)
-        return {"returned": plain_value(namespace["solution"]())}
+        value = namespace["solution"]()
+        pickle.dumps(value)
+        return {"returned": plain_value(value)}
     except BaseException as error:
         return {"error": describe(error)}
 
