@@ -33,7 +33,7 @@ kernel: ## Make the kernel's environment .venv, with what tests and lint need.
 setup: kernel ## Make both environments, the kernel's and the engine's; what is there is kept.
 	@$(BIN)/python -m colab_utils setup
 
-demo: setup ## Run the whole workbench on the embedded data set with a small model, on the CPU.
+demo: kernel ## Run the whole workbench on the embedded data set with a small model, on the CPU.
 	@$(BIN)/python -m colab_utils demo
 
 test: setup lint ## Lint, then run every test.

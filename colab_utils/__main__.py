@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from colab_utils import check as checks
-from colab_utils import colab, demo, workbench
+from colab_utils import colab, workbench
 from colab_utils.errors import WorkbenchError
 from colab_utils.fetch import lock_manifest
 from colab_utils.launch import stop as stop_run
@@ -42,6 +41,8 @@ def check(
     experiment: Experiment = EXPERIMENT, runs: Runs = "runs", cache: Cache = ".cache"
 ) -> None:
     """Look at manifests, data, environment, GPU fit and disk; load nothing."""
+    # Statistics and papermill take seconds to import: only the verbs that need them wait.
+
     findings = checks.check(
         experiment,
         cache=colab.local_folder(cache, parameter="cache"),
@@ -145,6 +146,8 @@ def lock(model: Model) -> None:
 @app.command("demo")
 def demo_(runs: Runs = "runs") -> None:
     """The whole job on the embedded model: smoke, full run, scoring, report."""
+    from colab_utils import demo
+
     demo.demo(runs)
 
 

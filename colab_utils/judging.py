@@ -120,7 +120,8 @@ class Judge:
         data = self._box.call(self._python, "sanitise.py", job, seconds=_SANITISE_SECONDS)
         if not data:
             return None
-        return str(records.loads(data, where="the sanitiser's answer")["program"])
+        program: str | None = records.loads(data, where="the sanitiser's answer")["program"]
+        return program
 
     @contextmanager
     def _slot(self) -> Iterator[int]:

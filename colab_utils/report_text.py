@@ -220,7 +220,7 @@ def _word(value: Any) -> str:
 
 def _revision(model: dict[str, Any]) -> str:
     if model.get("locked"):
-        return f"{_word(model.get('revision'))}, locked: files confirmed with the hub"
+        return f"{_word(model.get('revision'))}, locked: files pinned by digest"
     unverified = ", ".join(model.get("unverified") or ())
     return f"{_word(model.get('revision'))}, NOT locked" + (
         f"; not verified: {unverified}" if unverified else ""

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from colab_utils import colab, environments, fingerprints, gate, launch, weights
 from colab_utils import scoring as scoring_module
@@ -29,12 +29,14 @@ from colab_utils.manifests import (
 )
 from colab_utils.parameters import ReportParameters, RunParameters, ScoringParameters, checked
 from colab_utils.progress import ProgressLine, seconds_text
-from colab_utils.report import Report, make_report
 from colab_utils.responses import read_responses
 from colab_utils.run_directory import RunDirectory, RunStatus
 from colab_utils.runs import RunSpec
 from colab_utils.samples import Dataset, load_dataset
 from colab_utils.scoring import ScoringResult
+
+if TYPE_CHECKING:
+    from colab_utils.report import Report
 
 Say = Callable[[str], None]
 Kind = Literal["smoke", "full"]
@@ -158,6 +160,9 @@ def report(say: Say = print, **values: Any) -> Report:
 
     One run's report lies in its run directory; a joint one in `report/` beside the models.
     """
+    # Plots and statistics take seconds to import, which the other verbs need not wait for.
+    from colab_utils.report import make_report
+
     parameters = checked(ReportParameters, values)
     directories = [colab.local_folder(t, parameter="run_dirs") for t in parameters.run_dirs]
     target = directories[0].parent.parent / "report" if len(directories) > 1 else None
@@ -312,9 +317,12 @@ def follow(directory: Path, child: subprocess.Popen[bytes] | None = None) -> Run
 def status_text(status: RunStatus) -> str:
     """A run's state in one line: phase, done, speed, time left, last sign of life."""
     beat = status.beat
-    if status.phase in ("none", "starting", "importing", "loading"):
-        waited = beat.get("phase_seconds", 0)
-        return f"{status.phase} the engine ({waited:.0f} s)"
+    doing = {"importing": "importing the engine", "loading": "loading the model"}.get(
+        status.phase,
+        "starting the engine process" if status.phase in ("none", "starting") else None,
+    )
+    if doing is not None:
+        return f"{doing} ({beat.get('phase_seconds', 0):.0f} s)"
     parts = [f"{status.phase}: {status.done}/{status.total}"]
     if status.phase == "running":
         parts.append(f"{beat.get('in_flight', 0)} in flight")

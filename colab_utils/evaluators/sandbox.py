@@ -84,6 +84,8 @@ class Sandbox:
             "file_bytes": self.limits.file_bytes,
             "processes": self.limits.processes,
             "uid": _FIRST_UID + slot if os.getuid() == 0 else 0,
+            # Where there is a process namespace, it ends them.
+            "end_orphans": self.level == "weak",
         }
         answer = self.call(python, "run_job.py", full, seconds=seconds + 10, readable=readable)
         if answer is None:

@@ -12,7 +12,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from colab_utils.evaluators.extraction import code_answer
+from colab_utils.evaluators.extraction import code_answer, strip_thinking
 from colab_utils.evaluators.judgement import Judgement, Outcome, RunJob, ended_early
 
 NAME, VERSION = "unit_tests", "1"
@@ -32,14 +32,20 @@ def judge(
 ) -> Judgement:
     """Judge one reply by `reference` {code_prompt, entry_point, test}.
 
-    `sanitise` is upstream's sanitiser: (text, entry point) -> program, None when it ran out
-    of time. Our extraction falls back on it where no block and no text defines the entry point.
+    `sanitise` is upstream's sanitiser: (text, entry point) -> program, None when it failed or
+    ran out of time. Our extraction falls back on it, thinking stripped, where no block and no
+    text defines the entry point.
     """
-    upstream = sanitise(text, reference["entry_point"])
-    ours = code_answer(text, reference["entry_point"])
+    entry_point = reference["entry_point"]
+    upstream = sanitise(text, entry_point)
+    ours = code_answer(text, entry_point)
     program, how = ours.code, ours.how
-    if program is None and upstream and _parses(_program(upstream, reference)):
-        program, how = upstream, "upstream's sanitiser"
+    if program is None:
+        bare = strip_thinking(text)
+        found = upstream if bare == text else sanitise(bare, entry_point)
+        if found and _parses(_program(found, reference)):
+            program, how = found, "upstream's sanitiser"
+    extra = {"found": how, "sanitised": upstream is not None}
     results: dict[str, dict[str, Any]] = {}
 
     def result_of(solution: str) -> dict[str, Any]:
@@ -49,11 +55,10 @@ def judge(
 
     passed_upstream = upstream is not None and _passes_upstream(result_of(upstream))
     if program is None or not program.strip():
-        return Judgement(
-            False, passed_upstream, "no_answer", "no program in the reply", None, {"found": how}
-        )
+        detail = "no program in the reply"
+        return Judgement(False, passed_upstream, "no_answer", detail, None, extra)
     outcome, detail = _outcome(result_of(program), reference["test"])
-    return Judgement(outcome == "passed", passed_upstream, outcome, detail, program, {"found": how})
+    return Judgement(outcome == "passed", passed_upstream, outcome, detail, program, extra)
 
 
 def reference_holds(reference: dict[str, Any], seconds: float, run: RunJob) -> str | None:

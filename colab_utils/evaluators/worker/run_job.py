@@ -2,8 +2,9 @@
 
 The job comes as JSON on standard input, the result leaves as JSON on standard output. The
 program itself runs in a forked child that has neither: it has empty standard input, output
-that goes nowhere, and a pipe of its own to this process. As root the child becomes another
-user first, so that it can neither signal nor look into this process.
+that goes nowhere, and a pipe of its own to this process. What comes through the pipe counts
+only behind a random token, so that writing to every descriptor forges nothing. As root the
+child becomes another user first, so that it can neither signal nor look into this process.
 """
 
 import contextlib
@@ -24,8 +25,10 @@ from typing import Any
 
 MAX_RESULT_BYTES = 4 << 20
 MAX_TEXT = 2000
-PR_SET_DUMPABLE = 4
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+LENGTH_DIGITS = 10
 GRACE_SECONDS = 1.0
+ORPHAN_SECONDS = 5.0
 
 
 def short(text: str) -> str:
@@ -58,7 +61,8 @@ class Counting(unittest.TestResult):
 
 def machinery() -> list[tuple[str, str, int]]:
     """Identity of what runs and judges tests; a program that alters it is not judged by it."""
-    kinds = (unittest.TestCase, unittest.TestSuite, unittest.TestLoader, unittest.TestResult)
+    kinds = (Counting, unittest.TestCase, unittest.TestSuite, unittest.TestLoader,
+             unittest.TestResult)  # fmt: skip
     return [
         (kind.__name__, name, id(value)) for kind in kinds for name, value in vars(kind).items()
     ]
@@ -91,7 +95,6 @@ def run_code(job: dict) -> dict:
         exec(compile(job["program"], "__test__.py", "exec"), module.__dict__)
         sys.modules["__test__"] = module
         suite = loader.loadTestsFromTestCase(module.TestCases)
-        altered = machinery() != before
         suite.run(result)
     except BaseException as error:
         return {"ran": 0, "succeeded": 0, "problems": {"ALL": describe(error)}, "altered": False}
@@ -104,7 +107,7 @@ def run_code(job: dict) -> dict:
         "succeeded": result.succeeded,
         "problems": problems,
         "failed": len(result.failures),
-        "altered": altered,
+        "altered": machinery() != before,
     }
 
 
@@ -232,16 +235,20 @@ def become(uid: int) -> None:
         os.setresuid(uid, uid, uid)
 
 
-def set_dumpable(value: int) -> None:
-    """Whether another process of this user may look into this one."""
-    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, value, 0, 0, 0)
+def control(option: int, value: int) -> None:
+    """Set one of the kernel's options for this process."""
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def run_child(job: dict, channel: int) -> None:
+def run_child(job: dict, channel: int, token: bytes) -> None:
     """Everything the program's process does; never returns."""
     os.setsid()
-    become(job["uid"])
-    set_dumpable(1)
+    # A query is no program, and its database may be readable for this user only.
+    if job["kind"] != "sql":
+        become(job["uid"])
+    control(PR_SET_DUMPABLE, 1)
+    # A change of user forgets this, so it comes after.
+    control(PR_SET_PDEATHSIG, signal.SIGKILL)
     limit(job)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -252,58 +259,120 @@ def run_child(job: dict, channel: int) -> None:
         result = RUNNERS[job["kind"]](job)
     except BaseException as error:
         result = {"error": describe(error)}
-    data = json.dumps(result).encode("ascii")
+    body = json.dumps(result).encode("ascii")
+    data = token + str(len(body)).zfill(LENGTH_DIGITS).encode("ascii") + body
     with contextlib.suppress(OSError):
         while data:
             data = data[os.write(channel, data) :]
     os._exit(0)
 
 
-def collect(channel: int, seconds: float) -> dict:
-    """What the child sent before it ended or its time was over."""
-    deadline = time.monotonic() + seconds
+def receive(channel: int, size: int, deadline: float) -> bytes:
+    """Up to `size` bytes; fewer when the writers are gone. Raises TimeoutError at the deadline."""
     data = b""
-    while len(data) <= MAX_RESULT_BYTES:
+    while len(data) < size:
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([channel], [], [], left)[0]:
-            return {"died": "timeout"}
-        block = os.read(channel, 1 << 16)
+            raise TimeoutError
+        block = os.read(channel, min(size - len(data), 1 << 16))
         if not block:
             break
         data += block
+    return data
+
+
+def collect(channel: int, token: bytes, seconds: float) -> dict:
+    """What the child sent before it ended or its time was over.
+
+    The length stands before the result: processes that the program left may hold the pipe open.
+    """
+    deadline = time.monotonic() + seconds
     try:
-        result = json.loads(data)
-        if isinstance(result, dict):
-            return result
-    except ValueError:
-        pass
-    return {"died": "exit"}
+        head = receive(channel, len(token) + LENGTH_DIGITS, deadline)
+        if not head:
+            return {"died": "exit"}
+        if not head.startswith(token) or not head[len(token) :].isdigit():
+            return {"died": "forged"}
+        size = int(head[len(token) :])
+        body = receive(channel, size, deadline) if size <= MAX_RESULT_BYTES else b""
+    except TimeoutError:
+        return {"died": "timeout"}
+    if len(body) < size:
+        return {"died": "exit", "detail": "its result was too long or cut"}
+    result = json.loads(body)
+    return result if isinstance(result, dict) else {"died": "exit"}
 
 
 def end_child(pid: int) -> int:
-    """Kill the child and its group; return its wait status."""
+    """Kill the child and its group; return the child's wait status."""
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
     return os.waitpid(pid, 0)[1]
 
 
+def children(pid: int) -> list[int]:
+    """Children of every thread of a process; none when it is gone."""
+    found = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as stream:
+                found += [int(word) for word in stream.read().split()]
+    return found
+
+
+def end_orphans() -> None:
+    """Kill what left the child's group: this process inherits it when its parents end.
+
+    All are stopped first, round after round, until none is new: killing one by one never ends
+    a program that forks faster.
+    """
+    stopped: set[int] = set()
+    deadline = time.monotonic() + ORPHAN_SECONDS
+    while time.monotonic() < deadline:
+        seen, found = children(os.getpid()), []
+        while seen:
+            found += seen
+            seen = [child for parent in seen for child in children(parent)]
+        new = set(found) - stopped
+        if not new:
+            break
+        send_to_all(new, signal.SIGSTOP)
+        stopped |= new
+    send_to_all(stopped, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        while stopped and time.monotonic() < deadline:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.001)
+
+
+def send_to_all(pids: set[int], number: int) -> None:
+    """One signal to each; those already gone are passed over."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
 def main() -> None:
     """Run the job on standard input and write one JSON line."""
     job = json.loads(sys.stdin.buffer.read())
     out = os.dup(1)
-    set_dumpable(0)
-    receive, send = os.pipe()
+    control(PR_SET_DUMPABLE, 0)
+    control(PR_SET_CHILD_SUBREAPER, 1)
+    token = os.urandom(16).hex().encode("ascii")
+    reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(receive)
+        os.close(reading)
         os.close(out)
-        run_child(job, send)
-    os.close(send)
+        run_child(job, writing, token)
+    os.close(writing)
     began = time.monotonic()
-    result = collect(receive, job["limit_seconds"] + GRACE_SECONDS)
+    result = collect(reading, token, job["limit_seconds"] + GRACE_SECONDS)
     status = end_child(pid)
-    if result.get("died") == "exit":
+    if job["end_orphans"]:
+        end_orphans()
+    if result.get("died") == "exit" and "detail" not in result:
         code = os.waitstatus_to_exitcode(status)
         result["detail"] = f"signal {-code}" if code < 0 else f"exit code {code}"
     result["seconds"] = round(time.monotonic() - began, 3)

@@ -1,7 +1,8 @@
 """Call bigcodebench's own sanitiser; run as `python -I sanitise.py` by the evaluator interpreter.
 
-One JSON line {"text", "entry_point"} on standard input, the sanitised program as JSON on
-standard output. What the package imports for downloads only is stood in for: none happen here.
+One JSON line {"text", "entry_point"} on standard input, {"program"} as JSON on standard output:
+the sanitised program, null where the sanitiser fails on the text (a lone surrogate, say). What
+the package imports for downloads only is stood in for: none happen here.
 """
 
 import json
@@ -18,7 +19,11 @@ def main() -> None:
         sys.modules.setdefault(name, stand_in)
     from bigcodebench.sanitize import sanitize
 
-    program = sanitize(job["text"], job["entry_point"])
+    try:
+        program = sanitize(job["text"], job["entry_point"])
+        program.encode("utf-8")
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        program = None
     sys.stdout.write(json.dumps({"program": program}))
 
 
