@@ -321,29 +321,35 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def descendants() -> set[int]:
+    """All processes below this one, as far as /proc shows them while they fork."""
+    found: set[int] = set()
+    seen = set(children(os.getpid()))
+    while seen:
+        found |= seen
+        seen = {child for parent in seen for child in children(parent)} - found
+    return found
+
+
 def end_orphans() -> None:
     """Kill what left the child's group: this process inherits it when its parents end.
 
-    All are stopped first, round after round, until none is new: killing one by one never ends
-    a program that forks faster.
+    All are stopped before any is killed, round after round until none is new: killing one by
+    one never ends a program that forks faster.
     """
-    stopped: set[int] = set()
     deadline = time.monotonic() + ORPHAN_SECONDS
     while time.monotonic() < deadline:
-        seen, found = children(os.getpid()), []
-        while seen:
-            found += seen
-            seen = [child for parent in seen for child in children(parent)]
-        new = set(found) - stopped
-        if not new:
-            break
-        send_to_all(new, signal.SIGSTOP)
-        stopped |= new
-    send_to_all(stopped, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        while stopped and time.monotonic() < deadline:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                time.sleep(0.001)
+        stopped: set[int] = set()
+        while new := descendants() - stopped:
+            send_to_all(new, signal.SIGSTOP)
+            stopped |= new
+        send_to_all(stopped, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.001)
 
 
 def send_to_all(pids: set[int], number: int) -> None:
