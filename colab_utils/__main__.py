@@ -42,6 +42,7 @@ def check(
 ) -> None:
     """Look at manifests, data, environment, GPU fit and disk; load nothing."""
     # Statistics and papermill take seconds to import: only the verbs that need them wait.
+    from colab_utils import check as checks
 
     findings = checks.check(
         experiment,

@@ -17,7 +17,7 @@ from colab_utils.evaluators.judgement import Judgement, RunJob
 from colab_utils.responses import Response
 from colab_utils.samples import Dataset, Sample
 
-_SANITISE_SECONDS = 60.0
+SANITISE_SECONDS = 60.0
 _RULES = {"code": unit_tests, "sql": execution_accuracy, "finance": program_value}
 
 
@@ -117,7 +117,7 @@ class Judge:
 
     def _sanitise(self, text: str, entry_point: str) -> str | None:
         job = {"text": text, "entry_point": entry_point}
-        data = self._box.call(self._python, "sanitise.py", job, seconds=_SANITISE_SECONDS)
+        data = self._box.call(self._python, "sanitise.py", job, seconds=SANITISE_SECONDS)
         if not data:
             return None
         program: str | None = records.loads(data, where="the sanitiser's answer")["program"]

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from colab_utils import records
-from colab_utils.errors import RecordError, ScoringError
+from colab_utils.errors import ParameterError, RecordError, ScoringError
 from colab_utils.evaluators import execution_accuracy, program_value, sandbox, unit_tests
 from colab_utils.evaluators.extraction import EXTRACTION_VERSION
 from colab_utils.heartbeat import now
 from colab_utils.interpreters import describe_interpreter
-from colab_utils.judging import Judge
+from colab_utils.judging import SANITISE_SECONDS, Judge
 from colab_utils.responses import Response, parse_responses
 from colab_utils.run_directory import RunDirectory
 from colab_utils.samples import Dataset
@@ -99,11 +99,16 @@ def score(
 ) -> ScoringResult:
     """Judge every answer of a run; does nothing when the same evaluator has judged them.
 
-    Raises `ScoringError` when the directory holds no answers or those of another data set,
-    when answers are missing and `allow_incomplete` is False, or when this evaluator's folder
-    holds verdicts on other answers; `SandboxUnavailable` when only the weak sandbox can be had
-    and `allow_weak_sandbox` is False; `EvaluatorFailed` when a worker can't be run.
+    Raises `ParameterError` for fewer than one worker; `ScoringError` when the directory holds no
+    answers or those of another data set, when answers are missing and `allow_incomplete` is
+    False, or when this evaluator's folder holds verdicts on other answers; `SandboxUnavailable`
+    when only the weak sandbox can be had and `allow_weak_sandbox` is False; `EvaluatorFailed`
+    when a worker can't be run.
     """
+    if workers is not None and workers < 1:
+        raise ParameterError(
+            f"is {workers}", where="workers", mend="give 1 or more, or leave it out"
+        )
     responses, digest = _answers(run_dir, dataset, allow_incomplete)
     packages = describe_interpreter(evaluator_python).packages
     if _SANITISER not in packages and any(r.task == "code" for r in responses):
@@ -212,6 +217,7 @@ def _evaluator_settings(python: Path, box: sandbox.Sandbox) -> dict[str, Any]:
             for module in (unit_tests, execution_accuracy, program_value)
         },
         "embedded_code_seconds": unit_tests.EMBEDDED_SECONDS,
+        "sanitise_seconds": SANITISE_SECONDS,
         "extraction": EXTRACTION_VERSION,
         "python": described.version,
         "packages_digest": described.digest,

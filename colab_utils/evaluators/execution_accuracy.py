@@ -24,7 +24,7 @@ MAX_ROWS = 1_000_000
 def judge(text: str, gold_sql: str, database: Path, seconds: float, run: RunJob) -> Judgement:
     """Judge one reply against the gold query on a SQLite database."""
     ours = sql_answer(text)
-    queries = [text] if ours.code is None else [text, ours.code]
+    queries = [text] if ours.code in (None, text) else [text, ours.code]
     result = run(_job(queries, gold_sql, database, seconds), _whole(seconds, len(queries)))
     early = ended_early(result)
     if early is not None or "gold" not in result:

@@ -172,7 +172,14 @@ def probe(python: Path, *, allow_weak: bool) -> Sandbox:
             f"no strong sandbox can be had here ({'; '.join(reasons)})",
             mend="install bubblewrap, or allow the weak one (allow_weak_sandbox); it is recorded",
         )
-    return Sandbox("weak", "process limits only; " + "; ".join(reasons), ())
+    weak = Sandbox("weak", "process limits only; " + "; ".join(reasons), ())
+    if not _works(weak, python):
+        raise SandboxUnavailable(
+            f"{python} does not run as another user, which the weak sandbox needs when root",
+            mend="install bubblewrap, or make the evaluator environment from an interpreter "
+            "outside of folders that only root may enter",
+        )
+    return weak
 
 
 @functools.cache
@@ -192,7 +199,8 @@ def python_folders(python: Path) -> tuple[Path, ...]:
 
 
 def _works(sandbox: Sandbox, python: Path) -> bool:
-    job = {"kind": "finance", "program": "def solution():\n    return 6 * 7\n"}
+    # A module that is not built in: the program must find its standard library.
+    job = {"kind": "finance", "program": "import fractions\ndef solution():\n    return 6 * 7\n"}
     result = sandbox.run(python, job, seconds=20)
     return bool(result.get("returned", {}).get("number") == "42")
 
