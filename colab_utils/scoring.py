@@ -102,8 +102,8 @@ def score(
     Raises `ParameterError` for fewer than one worker; `ScoringError` when the directory holds no
     answers or those of another data set, when answers are missing and `allow_incomplete` is
     False, or when this evaluator's folder holds verdicts on other answers; `SandboxUnavailable`
-    when only the weak sandbox can be had and `allow_weak_sandbox` is False; `EvaluatorFailed`
-    when a worker can't be run.
+    when only the weak sandbox can be had and `allow_weak_sandbox` is False, or when programs
+    can't import there; `EvaluatorFailed` when a worker can't be run.
     """
     if workers is not None and workers < 1:
         raise ParameterError(
@@ -118,6 +118,7 @@ def score(
             mend="run the set-up again, or name an interpreter that has it",
         )
     box = sandbox.probe(evaluator_python, allow_weak=allow_weak_sandbox)
+    sandbox.check_imports(box, evaluator_python)
     judge = Judge(dataset, evaluator_python, box, workers or min(2, os.cpu_count() or 1))
     settings = _evaluator_settings(evaluator_python, box)
     excluded = _references(run_dir, judge, settings, progress)

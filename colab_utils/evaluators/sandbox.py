@@ -172,14 +172,26 @@ def probe(python: Path, *, allow_weak: bool) -> Sandbox:
             f"no strong sandbox can be had here ({'; '.join(reasons)})",
             mend="install bubblewrap, or allow the weak one (allow_weak_sandbox); it is recorded",
         )
-    weak = Sandbox("weak", "process limits only; " + "; ".join(reasons), ())
-    if not _works(weak, python):
+    return Sandbox("weak", "process limits only; " + "; ".join(reasons), ())
+
+
+def check_imports(sandbox: Sandbox, python: Path) -> None:
+    """Raise `SandboxUnavailable` when programs can't import what their interpreter has.
+
+    So it is in the weak sandbox of root, whose programs are another user, when the interpreter
+    lies where only root may enter: every answer with an import would be wrong.
+    """
+    # A module that is not built in and that the worker has not imported.
+    job = {"kind": "finance", "program": "import colorsys\ndef solution():\n    return 1\n"}
+    result = sandbox.run(python, job, seconds=20)
+    if "returned" not in result:
         raise SandboxUnavailable(
-            f"{python} does not run as another user, which the weak sandbox needs when root",
+            f"programs in the {sandbox.level} sandbox cannot import modules "
+            f"({result.get('error', 'no result')})",
+            where=str(python),
             mend="install bubblewrap, or make the evaluator environment from an interpreter "
-            "outside of folders that only root may enter",
+            "that every user may read",
         )
-    return weak
 
 
 @functools.cache
@@ -199,8 +211,7 @@ def python_folders(python: Path) -> tuple[Path, ...]:
 
 
 def _works(sandbox: Sandbox, python: Path) -> bool:
-    # A module that is not built in: the program must find its standard library.
-    job = {"kind": "finance", "program": "import fractions\ndef solution():\n    return 6 * 7\n"}
+    job = {"kind": "finance", "program": "def solution():\n    return 6 * 7\n"}
     result = sandbox.run(python, job, seconds=20)
     return bool(result.get("returned", {}).get("number") == "42")
 
