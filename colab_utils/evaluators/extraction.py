@@ -88,8 +88,12 @@ def finance_answer(text: str) -> Extraction:
     program = _leading_program(text)
     if program is not None:
         return Extraction(program, "program in the text")
-    body = _body(fenced[0].text if fenced and fenced[0].text.strip() else text.split("```")[0])
-    return Extraction(body, "none" if body is None else "body of solution()")
+    # A reply may also go on with the body, and close a fence that the prompt had opened.
+    for part in (*(block.text for block in fenced), text.split("```")[0]):
+        body = _body(part)
+        if body is not None:
+            return Extraction(body, "body of solution()")
+    return Extraction(None, "none")
 
 
 def sql_answer(text: str) -> Extraction:
