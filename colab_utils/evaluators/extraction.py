@@ -17,7 +17,7 @@ from dataclasses import dataclass
 EXTRACTION_VERSION = "1"
 
 _THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL | re.IGNORECASE)
-_FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n`]*$")
+_FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[^\n`]*$")
 _SQL_START = re.compile(r"^[ \t]*(?:SELECT|WITH)\b", re.IGNORECASE | re.MULTILINE)
 _SQL_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
@@ -30,14 +30,6 @@ class Extraction:
     how: str
 
 
-@dataclass(frozen=True)
-class Block:
-    """One fenced block: its language tag in lower case, and its text."""
-
-    tag: str
-    text: str
-
-
 def strip_thinking(text: str) -> str:
     """The reply without `<think>` parts; one that is never closed reaches to the end."""
     rest = _THINKING.sub("", text)
@@ -46,23 +38,23 @@ def strip_thinking(text: str) -> str:
     return tail if mark else head
 
 
-def blocks(text: str) -> list[Block]:
-    """Fenced blocks in order; one that is never closed reaches to the end of the text."""
-    found: list[Block] = []
-    fence = indent = tag = ""
+def blocks(text: str) -> list[str]:
+    """Fenced blocks in order, whatever their tag; an unclosed one reaches to the end."""
+    found: list[str] = []
+    fence = indent = ""
     lines: list[str] = []
     for line in text.replace("\r\n", "\n").split("\n"):
         match = _FENCE.match(line)
         closes = fence and line.strip().startswith(fence) and not line.strip().strip(fence[0])
         if fence and closes:
-            found.append(Block(tag, "\n".join(lines)))
+            found.append("\n".join(lines))
             fence = ""
         elif fence:
             lines.append(line.removeprefix(indent))
         elif match:
-            indent, fence, tag, lines = match[1], match[2], match[3].lower(), []
+            indent, fence, lines = match[1], match[2], []
     if fence:
-        found.append(Block(tag, "\n".join(lines)))
+        found.append("\n".join(lines))
     return found
 
 
@@ -71,8 +63,8 @@ def code_answer(text: str, entry_point: str) -> Extraction:
     text = strip_thinking(text)
     fenced = blocks(text)
     for number, block in enumerate(fenced, start=1):
-        if defines(block.text, entry_point):
-            return Extraction(block.text, f"block {number} of {len(fenced)}")
+        if defines(block, entry_point):
+            return Extraction(block, f"block {number} of {len(fenced)}")
     if not fenced and defines(text, entry_point):
         return Extraction(text, "whole text")
     return Extraction(None, "none")
@@ -83,13 +75,13 @@ def finance_answer(text: str) -> Extraction:
     text = strip_thinking(text)
     fenced = blocks(text)
     for number, block in enumerate(fenced, start=1):
-        if defines(block.text, "solution"):
-            return Extraction(block.text, f"block {number} of {len(fenced)}")
+        if defines(block, "solution"):
+            return Extraction(block, f"block {number} of {len(fenced)}")
     program = _leading_program(text)
     if program is not None:
         return Extraction(program, "program in the text")
     # A reply may also go on with the body, and close a fence that the prompt had opened.
-    for part in (*(block.text for block in fenced), text.split("```")[0]):
+    for part in (*fenced, text.split("```")[0]):
         body = _body(part)
         if body is not None:
             return Extraction(body, "body of solution()")
@@ -101,8 +93,8 @@ def sql_answer(text: str) -> Extraction:
     text = strip_thinking(text)
     fenced = blocks(text)
     for number, block in enumerate(fenced, start=1):
-        if is_query(block.text):
-            return Extraction(block.text.strip(), f"block {number} of {len(fenced)}")
+        if is_query(block):
+            return Extraction(block.strip(), f"block {number} of {len(fenced)}")
     if is_query(text):
         return Extraction(text.strip(), "whole text")
     match = _SQL_START.search(text)
