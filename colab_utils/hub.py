@@ -13,8 +13,6 @@ from pathlib import Path
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
-    HfHubHTTPError,
-    LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -26,6 +24,10 @@ from colab_utils.weights import mark_complete
 
 # Safetensors only: pickles run code when read, and other formats would double the download.
 PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.py"]
+
+# The hub's client raises its own errors, the disk's, and those of its HTTP library, which is
+# another one in each major version.
+_FAILURES = (Exception,)
 
 
 def fetch(manifest: ModelManifest, folder: Path) -> None:
@@ -49,7 +51,7 @@ def fetch(manifest: ModelManifest, folder: Path) -> None:
             allow_patterns=PATTERNS,
             ignore_patterns=["original/*", "*/*"],
         )
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except _FAILURES as error:
         raise _explained(manifest, error) from error
     mark_complete(folder)
 
@@ -62,7 +64,7 @@ def lock(manifest: ModelManifest) -> dict[str, object]:
     """
     try:
         info = HfApi().model_info(manifest.repo, revision=manifest.revision, files_metadata=True)
-    except (HfHubHTTPError, OSError) as error:
+    except _FAILURES as error:
         raise _explained(manifest, error) from error
     files = {
         sibling.rfilename: {"size": sibling.lfs.size, "sha256": sibling.lfs.sha256}

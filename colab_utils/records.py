@@ -13,6 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,8 @@ def write_atomic(path: Path, data: bytes) -> None:
         os.replace(temporary, path)
         _fsync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise unwritable(path, error) from error
 
 
