@@ -23,6 +23,7 @@ Runs = Annotated[str, typer.Option(help="Folder of all runs.")]
 Cache = Annotated[str, typer.Option(help="Folder that keeps models.")]
 EnginePython = Annotated[str, typer.Option(help="Engine interpreter; empty: the one of setup.")]
 ChunkSize = Annotated[int, typer.Option(help="Requests a chunk; 0: 5 for smoke, 32 for a run.")]
+Mirror = Annotated[str, typer.Option(help="Folder that chunks are copied to; empty: none.")]
 RunDir = Annotated[Path, typer.Argument(help="A run directory.")]
 
 EXPERIMENT = "embedded"
@@ -63,6 +64,7 @@ def smoke(
     cache: Cache = ".cache",
     engine_python: EnginePython = "",
     chunk_size: ChunkSize = 0,
+    mirror: Mirror = "",
 ) -> None:
     """Run the smoke gate of one model: 15 requests. It is no score."""
     workbench.smoke(
@@ -72,6 +74,7 @@ def smoke(
         cache=cache,
         engine_python=engine_python,
         chunk_size=chunk_size,
+        mirror=mirror,
     )
 
 
@@ -84,6 +87,7 @@ def run(
     engine_python: EnginePython = "",
     chunk_size: ChunkSize = 0,
     require_smoke: Annotated[bool, typer.Option(help="Refuse without a passed smoke.")] = True,
+    mirror: Mirror = "",
 ) -> None:
     """Run all requests of one model, or go on where an earlier start ended."""
     workbench.full_run(
@@ -94,6 +98,7 @@ def run(
         engine_python=engine_python,
         chunk_size=chunk_size,
         require_smoke=require_smoke,
+        mirror=mirror,
     )
 
 

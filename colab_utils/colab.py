@@ -44,7 +44,7 @@ def mount_drive(timeout_seconds: int = 120) -> Path:
     Raises `InputError` in one sentence when this is not Colab or the mount fails.
     """
     if not in_colab():
-        raise InputError("Drive can be mounted on Colab only", mend="leave DRIVE_FOLDER empty")
+        raise InputError("Drive can be mounted on Colab only", mend="leave the mirror empty")
     from google.colab import drive
 
     try:

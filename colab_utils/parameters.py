@@ -22,7 +22,8 @@ class RunParameters(_Parameters):
     """What smoke and full run are told.
 
     `runs` and `cache` are folders; `engine_python` is an interpreter, empty for the one that
-    set-up made; `chunk_size` counts requests, 0 for the default (smoke 5, full run 32).
+    set-up made; `chunk_size` counts requests, 0 for the default (smoke 5, full run 32); `mirror`
+    is a folder that finished chunks are copied to and restored from, empty for none.
     """
 
     experiment: str = Field(min_length=1)
@@ -32,6 +33,7 @@ class RunParameters(_Parameters):
     engine_python: str = ""
     chunk_size: int = Field(default=0)
     require_smoke: bool = True
+    mirror: str = ""
 
     @field_validator("require_smoke", mode="before")
     @classmethod

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from colab_utils import colab, environments, fingerprints, gate, launch, weights
+from colab_utils import mirror as mirroring
 from colab_utils import scoring as scoring_module
 from colab_utils.engine import Operating
 from colab_utils.errors import ParameterError, SmokeFailed
@@ -265,6 +266,12 @@ def _run(kind: Kind, prepared: _Prepared, say: Say) -> RunResult:
     )
     parent = prepared.runs / experiment.name / model.name
     directory = RunDirectory(parent / kind)
+    mirror = _mirror_of(parameters, directory, prepared)
+    if mirror is not None:
+        # The smoke's too: a new machine has neither, and the gate asks for it.
+        restored = mirroring.restore(mirror, directory.path)
+        restored += mirroring.restore(mirror.parent / "smoke", parent / "smoke")
+        say(f"mirror: {restored} files restored from {mirror.parent}")
     warnings = list(prepared.warnings)
     if kind == "full":
         if parameters.require_smoke:
@@ -295,23 +302,53 @@ def _run(kind: Kind, prepared: _Prepared, say: Say) -> RunResult:
             require_smoke=parameters.require_smoke,
             warnings=tuple(warnings),
         )
-        follow(directory.path, launch.start(spec, prepared.engine_python))
+        follow(directory.path, launch.start(spec, prepared.engine_python), mirror=mirror)
+    if mirror is not None:
+        say(str(mirroring.copy(directory.path, mirror)))
     requests = prepared.dataset.smoke_requests() if kind == "smoke" else prepared.dataset.requests()
     result = _result(directory, [request.request_id for request in requests], already)
     say(f"{kind}: {result}")
     return result
 
 
-def follow(directory: Path, child: subprocess.Popen[bytes] | None = None) -> RunStatus:
-    """Watch a run to its end with one line of progress; attaches when `child` is None."""
+def follow(
+    directory: Path,
+    child: subprocess.Popen[bytes] | None = None,
+    *,
+    mirror: Path | None = None,
+) -> RunStatus:
+    """Watch a run to its end with one line of progress; attaches when `child` is None.
+
+    With `mirror`, finished chunks are copied there whenever a chunk has been committed.
+    """
     line = ProgressLine()
+    mirrored = 0
 
     def show(status: RunStatus) -> None:
-        line.show(status_text(status), key=(status.phase, status.done))
+        nonlocal mirrored
+        text = status_text(status)
+        chunks = len(list((directory / "chunks").glob("*.jsonl")))
+        if mirror is not None and chunks > mirrored:
+            state = mirroring.copy(directory, mirror)
+            mirrored = chunks if state.problem is None else mirrored
+            text = f"{text}; {state}" if state.problem else text
+        line.show(text, key=(status.phase, status.done))
 
     status = launch.watch(directory, child, show=show)
     line.end(status_text(status))
     return status
+
+
+def _mirror_of(
+    parameters: RunParameters, directory: RunDirectory, prepared: _Prepared
+) -> Path | None:
+    """The run's folder in the mirror; mounts Drive when the mirror lies there."""
+    if not parameters.mirror:
+        return None
+    folder = PROJECT / parameters.mirror
+    if folder.is_relative_to(colab.DRIVE) and not (colab.DRIVE / "MyDrive").is_dir():
+        colab.mount_drive()
+    return folder / directory.path.relative_to(prepared.runs)
 
 
 def status_text(status: RunStatus) -> str:
