@@ -166,7 +166,7 @@ def test_every_manifest_of_the_project_is_valid():
         (["smoke", "--model", "nobody"], "nobody.yaml: cannot be read"),
         (["smoke", "--model", "qwen3-8b"], "qwen3-8b is not a model of experiment embedded"),
         (["smoke", "--chunk-size", "-1"], "parameter chunk_size: must be at least 1"),
-        (["smoke", "--chunk-size", "many"], "is not a valid"),
+        (["smoke", "--chunk-size", "many"], "Invalid value"),
         (["run", "--experiment", "code-switching-512"], "known datasets|is not a model"),
         (["smoke", "--engine-python", "/nowhere/python"], "/nowhere/python"),
         (["score", "/nowhere"], "holds no run"),

@@ -151,7 +151,7 @@ def test_two_at_once_make_it_once(lock: Path, tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sum("making the engine environment" in line for line in said) == 1
+    assert sum("making the environment from" in line for line in said) == 1
     assert sum("there already" in line for line in said) == 1
 
 
