@@ -22,7 +22,9 @@ Model = Annotated[str, typer.Option(help="Model manifest, by name or path.")]
 Runs = Annotated[str, typer.Option(help="Folder of all runs.")]
 Cache = Annotated[str, typer.Option(help="Folder that keeps models.")]
 EnginePython = Annotated[str, typer.Option(help="Engine interpreter; empty: the one of setup.")]
-ChunkSize = Annotated[int, typer.Option(help="Requests a chunk; 0: 5 for smoke, 32 for a run.")]
+ChunkSize = Annotated[
+    int | None, typer.Option(help="Requests a chunk; by default 5 for smoke, 32 for a run.")
+]
 Mirror = Annotated[str, typer.Option(help="Folder that chunks are copied to; empty: none.")]
 RunDir = Annotated[Path, typer.Argument(help="A run directory.")]
 
@@ -63,7 +65,7 @@ def smoke(
     runs: Runs = "runs",
     cache: Cache = ".cache",
     engine_python: EnginePython = "",
-    chunk_size: ChunkSize = 0,
+    chunk_size: ChunkSize = None,
     mirror: Mirror = "",
 ) -> None:
     """Run the smoke gate of one model: 15 requests. It is no score."""
@@ -85,7 +87,7 @@ def run(
     runs: Runs = "runs",
     cache: Cache = ".cache",
     engine_python: EnginePython = "",
-    chunk_size: ChunkSize = 0,
+    chunk_size: ChunkSize = None,
     require_smoke: Annotated[bool, typer.Option(help="Refuse without a passed smoke.")] = True,
     mirror: Mirror = "",
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +145,8 @@ def _disk(runs: Path, needed: int) -> Finding:
     folder = runs.resolve()
     while not folder.exists():
         folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        return Finding("disk", "error", f"{folder} is not a folder that can be written")
     free = shutil.disk_usage(folder).free
     # A gigabyte beside the weights: environments' caches, logs, the runs themselves.
     state: Literal["ok", "error"] = "ok" if free > needed * 1.05 + 1e9 else "error"

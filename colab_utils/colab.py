@@ -15,6 +15,7 @@ from typing import Any
 from colab_utils.errors import InputError, ParameterError
 from colab_utils.manifests import PROJECT
 
+_PROBE_SECONDS = 60
 DRIVE = Path("/content/drive")
 
 
@@ -28,7 +29,13 @@ def local_folder(folder: str, *, parameter: str) -> Path:
 
     Raises `ParameterError` for a folder on Drive's mount.
     """
-    path = (PROJECT / folder).resolve()
+    try:
+        path = (PROJECT / folder).resolve()
+        path.exists()
+    except (OSError, ValueError) as error:
+        raise ParameterError(
+            f"is no folder's name ({error})", where=f"parameter {parameter}"
+        ) from error
     if path.is_relative_to(DRIVE):
         raise ParameterError(
             "is on Drive, whose mount caches and can lose writes",
@@ -85,25 +92,31 @@ def hub_token() -> str | None:
 def probe_gpu() -> dict[str, Any] | None:
     """Name, driver, memory in bytes and compute capability of the first GPU; None without one.
 
-    Asks `nvidia-smi`: a CUDA call here would break the engine's start.
+    Asks `nvidia-smi`: a CUDA call here would break the engine's start. Raises `InputError`
+    when it is there and fails, which is not the same as no GPU.
     """
     if shutil.which("nvidia-smi") is None:
         return None
     query = "name,driver_version,memory.total,compute_cap"
-    answer = subprocess.run(
-        ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    fields = [field.strip() for field in answer.stdout.split("\n")[0].split(",")]
-    if answer.returncode != 0 or len(fields) != 4:
-        return None
-    name, driver, mebibytes, capability = fields
-    return {
-        "name": name,
-        "driver": driver,
-        "memory_bytes": int(mebibytes) << 20,
-        "compute_capability": float(capability),
-    }
+    try:
+        answer = subprocess.run(
+            ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_SECONDS,
+            check=True,
+        )
+        name, driver, mebibytes, capability = [
+            field.strip() for field in answer.stdout.split("\n")[0].split(",")
+        ]
+        return {
+            "name": name,
+            "driver": driver,
+            "memory_bytes": int(mebibytes) << 20,
+            "compute_capability": float(capability),
+        }
+    except (subprocess.SubprocessError, ValueError) as error:
+        raise InputError(
+            f"nvidia-smi is there and does not describe a GPU ({error})",
+            mend="restart the runtime, or look at what nvidia-smi prints",
+        ) from error

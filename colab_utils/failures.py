@@ -20,7 +20,7 @@ class Cause:
 # First match wins: the special before the general.
 _KNOWN: tuple[tuple[str, Cause], ...] = (
     (
-        r"libcudart\.so|libcuda\.so|CUDA driver version is insufficient|forward compatibility",
+        r"libcudart\.so|CUDA driver version is insufficient|forward compatibility",
         Cause(
             "the engine was built for another CUDA than this machine's driver",
             "set up again: the lock is chosen by what nvidia-smi says of the driver",
@@ -64,7 +64,7 @@ _KNOWN: tuple[tuple[str, Cause], ...] = (
         ),
     ),
     (
-        r"contains custom code|trust_remote_code=True|requires you to execute the configuration",
+        r"contains custom code|requires you to execute the configuration",
         Cause(
             "the model needs its repository's own code",
             "set trust_remote_code: true in its manifest after reading that code",

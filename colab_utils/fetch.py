@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,12 @@ import yaml
 
 from colab_utils import records
 from colab_utils.errors import DownloadFailed, ManifestError, WeightsError
-from colab_utils.manifests import ModelManifest, load_model_manifest, manifest_path
+from colab_utils.manifests import (
+    ModelManifest,
+    load_model_manifest,
+    manifest_path,
+    validated,
+)
 from colab_utils.weights import check_weights, is_complete, model_folder
 
 Say = Callable[[str], None]
@@ -72,6 +78,8 @@ def lock_manifest(name: str, *, token: str | None) -> ModelManifest:
     found = records.loads(answer.stdout.encode(), where="answer of the hub")
     path = manifest_path(name, "models")
     text = locked_text(path.read_text(encoding="utf-8"), found)
+    # Nothing is written that could not be read again.
+    validated(ModelManifest, yaml.safe_load(text), where=f"{path} as the hub describes it")
     records.write_atomic(path, text.encode("utf-8"))
     return load_model_manifest(name)
 
@@ -105,9 +113,13 @@ def locked_text(text: str, found: dict[str, Any]) -> str:
 def _child(
     command: list[str], manifest: ModelManifest, folder: Path, token: str | None, say: Say
 ) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
     log = folder.with_name(folder.name + ".log")
-    with open(log, "wb") as stream:
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        stream = open(log, "wb")  # noqa: SIM115  (closed below)
+    except OSError as error:
+        raise records.unwritable(folder.parent, error) from error
+    with stream:
         child = subprocess.Popen(
             [*command, manifest.model_dump_json(), str(folder)],
             stdout=stream,
@@ -120,7 +132,7 @@ def _child(
             time.sleep(0.2)
             if time.monotonic() - last >= _REPORT_SECONDS:
                 last = time.monotonic()
-                size = sum(p.stat().st_size for p in folder.parent.rglob("*") if p.is_file())
+                size = _size(folder.parent)
                 say(f"  {last - began:.0f} s, {size / 1e9:.2f} GB on disk")
     finally:
         if child.poll() is None:
@@ -130,6 +142,15 @@ def _child(
         said = _last_line(log.read_text(encoding="utf-8", errors="replace"))
         kind = WeightsError if manifest.distribution is not None else DownloadFailed
         raise kind(said, where=f"model {manifest.name}", mend=f"see {log}")
+
+
+def _size(folder: Path) -> int:
+    """Bytes below a folder that a child is writing to, whose files may be renamed meanwhile."""
+    size = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            size += path.stat().st_size
+    return size
 
 
 def _with_token(token: str | None) -> dict[str, str]:

@@ -56,16 +56,22 @@ class Heartbeat:
         self._ended.set()
         self._thread.join()
 
-    def enter(self, phase: Phase, describe: Callable[[], dict[str, Any]] | None = None) -> None:
-        """Begin a phase and say so at once."""
+    def enter(
+        self, phase: Phase, describe: Callable[[], dict[str, Any]] | None = None, **more: Any
+    ) -> None:
+        """Begin a phase and say so at once; `more` fields join this line only."""
         self._phase = phase
         self._since = time.monotonic()
         if describe is not None:
             self._describe = describe
-        self.beat()
+        self.beat(**more)
 
     def beat(self, **more: Any) -> None:
-        """Write one line now."""
+        """Write one line now.
+
+        A lost sign of life must not end a run (a commit that fails will), nor hide the error
+        that does: where it can't be written, that is said in the log.
+        """
         record = {
             "at": now(),
             "pid": os.getpid(),
@@ -75,12 +81,11 @@ class Heartbeat:
             **more,
         }
         with self._writing:
-            records.append_line(self._path, record)
+            try:
+                records.append_line(self._path, record)
+            except RunDirectoryError as error:
+                print(f"heartbeat not written: {error}", file=sys.stderr, flush=True)
 
     def _run(self) -> None:
         while not self._ended.wait(self._seconds):
-            try:
-                self.beat()
-            except RunDirectoryError as error:
-                # A lost sign of life must not end a run; a commit that fails will.
-                print(f"heartbeat not written: {error}", file=sys.stderr, flush=True)
+            self.beat()

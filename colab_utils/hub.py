@@ -6,6 +6,7 @@ start it. The token comes by the environment and is neither printed nor written.
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sys
 from pathlib import Path
@@ -88,6 +89,12 @@ def _explained(manifest: ModelManifest, error: Exception) -> DownloadFailed:
         return DownloadFailed(f"has no revision {manifest.revision}", where=where)
     if isinstance(error, RepositoryNotFoundError):
         return DownloadFailed("is not on the hub, or needs a token", where=where)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EACCES, errno.EROFS):
+        return DownloadFailed(
+            f"cannot be written to disk ({error.strerror})",
+            where=where,
+            mend="free some space or choose another cache folder; what was fetched is kept",
+        )
     return DownloadFailed(
         f"could not be reached ({type(error).__name__})",
         where=where,

@@ -7,17 +7,19 @@ a closed tab leaves it running, and attaching again is reading its folder.
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from colab_utils import records
-from colab_utils.errors import EngineFailed, RunStopped, WorkbenchError
+from colab_utils import errors, records
+from colab_utils.errors import EngineFailed, RunDirectoryError, RunStopped, WorkbenchError
 from colab_utils.failures import explain
-from colab_utils.heartbeat import ENDED, now
+from colab_utils.heartbeat import now
 from colab_utils.lock import busy
 from colab_utils.run_directory import RunDirectory, RunStatus
 from colab_utils.runs import RunSpec
@@ -27,9 +29,15 @@ Show = Callable[[RunStatus], None]
 _POLL_SECONDS = 0.5
 _TERM_SECONDS = 20.0
 _LOG_BYTES = 1 << 20
+# The engine process prints its own error as "Class: sentence".
+_OWN_ERRORS: dict[str, type[WorkbenchError]] = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, WorkbenchError)
+}
 _SEGMENT = "=== engine process started"
 # The engine runs model repositories' own code, so it gets no token and no agent's socket.
-_SECRET = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL", "SSH_AUTH_SOCK")
+_SECRET = ("TOKEN", "SECRET", "PASSW", "_KEY", "_PAT", "CREDENTIAL", "SSH_AUTH_SOCK")
 
 
 def engine_environment() -> dict[str, str]:
@@ -37,12 +45,19 @@ def engine_environment() -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not any(word in name.upper() for word in _SECRET)
+        if name == "PATH" or not any(word in name.upper() for word in _SECRET)
     }
     # The engine interpreter has its own packages; a notebook's settings must not leak in.
     for name in ("PYTHONPATH", "PYTHONHOME", "MPLBACKEND"):
         kept.pop(name, None)
-    return {**kept, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    return {
+        **kept,
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        # A token that a login left in the home folder is out of sight, too.
+        "HF_TOKEN_PATH": os.devnull,
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def start(spec: RunSpec, engine_python: Path) -> subprocess.Popen[bytes]:
@@ -103,8 +118,11 @@ def watch(
                 return _outcome(directory, child)
             time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
-        stop(run_dir)
-        if child is not None:
+        # In its first seconds a child holds no lock yet, so it is ended by its own number.
+        if child is None:
+            stop(run_dir)
+        else:
+            _end_group(child.pid, _TERM_SECONDS)
             child.wait()
         raise RunStopped("the run was stopped; finished chunks are committed") from None
 
@@ -112,12 +130,28 @@ def watch(
 def stop(run_dir: Path, *, term_seconds: float = _TERM_SECONDS) -> bool:
     """End a run: SIGTERM, wait, then SIGKILL to its whole process group until it is empty.
 
-    Returns whether there was a runner. Finished chunks stay committed.
+    Returns whether there was a runner. Finished chunks stay committed. Raises
+    `RunDirectoryError` when the runner is on another host, or another user's.
     """
     runner = RunDirectory(run_dir).runner()
     if not runner or "pid" not in runner:
         return False
-    pid = int(runner["pid"])
+    if runner.get("host") != socket.gethostname():
+        raise RunDirectoryError(
+            f"is held by a runner on {runner.get('host')}", where=str(run_dir), mend="stop it there"
+        )
+    try:
+        _end_group(int(runner["pid"]), term_seconds)
+    except PermissionError as error:
+        raise RunDirectoryError(
+            f"process {runner['pid']} belongs to another user",
+            where=str(run_dir),
+            mend="stop it as that user",
+        ) from error
+    return True
+
+
+def _end_group(pid: int, term_seconds: float) -> None:
     deadline = time.monotonic() + term_seconds
     _signal_group(pid, signal.SIGTERM)
     while _group_alive(pid) and time.monotonic() < deadline:
@@ -125,28 +159,39 @@ def stop(run_dir: Path, *, term_seconds: float = _TERM_SECONDS) -> bool:
     while _group_alive(pid):
         _signal_group(pid, signal.SIGKILL)
         time.sleep(0.1)
-    return True
 
 
 def _outcome(directory: RunDirectory, child: subprocess.Popen[bytes] | None) -> RunStatus:
     status = directory.status()
+    if child is None and status.phase == "none":
+        raise RunDirectoryError("holds no run", where=str(directory.path), mend="start one first")
     code = child.returncode if child is not None else None
-    beat = status.beat
-    # A refused start leaves an older run complete: so the runner's own end counts, too.
+    # An older segment's last words say nothing of this one.
+    beat = status.beat if child is None or status.beat.get("pid") == child.pid else {}
     if not code and beat.get("phase") == "done" and directory.is_complete():
         return status
     if beat.get("phase") == "stopped" and code in (None, RunStopped.exit_code):
         raise RunStopped("the run was stopped; finished chunks are committed")
-    if beat.get("phase") in ENDED and "error" in beat:
-        failed: WorkbenchError = EngineFailed(beat["error"])
-        failed.exit_code = int(beat.get("exit_code", 1))
-        raise failed
-    cause = explain(_last_segment(directory), code)
+    log = _last_segment(directory)
+    if "error" in beat:
+        raise _failure(beat["error"], int(beat.get("exit_code", 1)))
+    own = re.findall(rf"^({'|'.join(_OWN_ERRORS)}): (.+)$", log, re.MULTILINE)
+    if own:
+        name, text = own[-1]
+        raise _failure(text, _OWN_ERRORS[name].exit_code)
+    cause = explain(log, code)
+    chunks = len(list(directory.chunks.glob("*.jsonl")))
     raise EngineFailed(
-        f"{cause.problem} ({status.done} of {status.total} requests are committed)",
+        f"{cause.problem} ({chunks} chunks are committed)",
         where=str(directory.log),
         mend=cause.mend,
     )
+
+
+def _failure(text: str, exit_code: int) -> EngineFailed:
+    failed = EngineFailed(text)
+    failed.exit_code = exit_code
+    return failed
 
 
 def _last_segment(directory: RunDirectory) -> str:

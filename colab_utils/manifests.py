@@ -265,10 +265,11 @@ def _load(name_or_path: str | Path, kind: str, model: type[Manifest]) -> tuple[M
     path = manifest_path(name_or_path, kind)
     try:
         data = path.read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         known = ", ".join(sorted(p.stem for p in (MANIFESTS / kind).glob("*.yaml")))
+        reason = getattr(error, "strerror", None) or error
         raise ManifestError(
-            f"cannot be read ({error.strerror})", where=str(path), mend=f"known {kind}: {known}"
+            f"cannot be read ({reason})", where=str(path), mend=f"known {kind}: {known}"
         ) from error
     if data.startswith(b"\xef\xbb\xbf"):
         raise ManifestError(

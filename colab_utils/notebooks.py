@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import papermill
+from jupyter_client.kernelspec import NoSuchKernel
+from nbclient.exceptions import DeadKernelError
 from papermill.exceptions import PapermillExecutionError
 
-from colab_utils import errors
-from colab_utils.errors import ParameterError, WorkbenchError
+from colab_utils import errors, records
+from colab_utils.errors import InterpreterError, ParameterError, WorkbenchError
 from colab_utils.manifests import PROJECT
 
 NOTEBOOKS = PROJECT / "notebooks"
@@ -33,7 +35,10 @@ def execute(name: str, output: Path, parameters: dict[str, Any]) -> None:
             where=f"parameter {unknown[0]}",
             mend=f"it has {', '.join(known)}",
         )
-    output.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise records.unwritable(output.parent, error) from error
     try:
         papermill.execute_notebook(
             str(source),
@@ -46,6 +51,12 @@ def execute(name: str, output: Path, parameters: dict[str, Any]) -> None:
         )
     except PapermillExecutionError as error:
         raise _failure(error, output) from error
+    except (DeadKernelError, NoSuchKernel) as error:
+        raise InterpreterError(
+            f"the notebook's kernel ended or is not installed ({error})",
+            where=str(source),
+            mend="make the kernel's environment again",
+        ) from error
 
 
 def _failure(error: PapermillExecutionError, output: Path) -> WorkbenchError:

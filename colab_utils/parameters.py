@@ -22,7 +22,7 @@ class RunParameters(_Parameters):
     """What smoke and full run are told.
 
     `runs` and `cache` are folders; `engine_python` is an interpreter, empty for the one that
-    set-up made; `chunk_size` counts requests, 0 for the default (smoke 5, full run 32); `mirror`
+    set-up made; `chunk_size` counts requests, None for the default (smoke 5, full run 32); `mirror`
     is a folder that finished chunks are copied to and restored from, empty for none.
     """
 
@@ -31,7 +31,7 @@ class RunParameters(_Parameters):
     runs: str = Field(min_length=1)
     cache: str = Field(min_length=1)
     engine_python: str = ""
-    chunk_size: int = Field(default=0)
+    chunk_size: int | None = Field(default=None, ge=1)
     require_smoke: bool = True
     mirror: str = ""
 
@@ -39,13 +39,6 @@ class RunParameters(_Parameters):
     @classmethod
     def _switch(cls, value: Any) -> Any:
         return switch(value)
-
-    @field_validator("chunk_size")
-    @classmethod
-    def _positive(cls, value: int) -> int:
-        if value < 0:
-            raise ValueError("must be at least 1, or 0 for the default")
-        return value
 
 
 class ScoringParameters(_Parameters):

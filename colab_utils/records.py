@@ -140,15 +140,21 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """Records of an append-only log (heartbeat, timeline); a torn last line is left out.
+    """Records of an append-only log (heartbeat, timeline); torn lines are left out.
 
-    Only these logs may lose their tail: nothing is decided by them but what is shown.
+    Only such logs may lose lines: nothing is decided by them but what is shown.
     """
     if not path.exists():
         return []
-    data = read_bytes(path)
-    whole = data[: data.rfind(b"\n") + 1]
-    return [record for _, record in parse_lines(whole, where=str(path))]
+    found = []
+    for line in read_bytes(path).split(b"\n")[:-1]:
+        try:
+            record = loads(line, where=str(path))
+        except RecordError:
+            continue
+        if isinstance(record, dict):
+            found.append(record)
+    return found
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -177,10 +183,17 @@ def append_line(path: Path, record: dict[str, Any]) -> None:
 
     Raises `RunDirectoryError` when the disk is full or the folder read-only.
     """
+    line = encode_line(record)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(descriptor, encode_line(record))
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                # A kill or a full disk tore the last line: it must not spoil this one.
+                line = b"\n" + line
+            if os.write(descriptor, line) != len(line):
+                os.ftruncate(descriptor, size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -101,11 +101,11 @@ class RunDirectory:
     def runner(self) -> dict[str, Any] | None:
         """Who holds the lock (pid, host, since), or None when nobody does."""
         try:
-            descriptor = os.open(self.lock, os.O_RDWR)
+            descriptor = os.open(self.lock, os.O_RDONLY)
         except OSError:
             return None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             lines = records.read_log(self.lock)
             return lines[-1] if lines else {}

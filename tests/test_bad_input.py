@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -165,7 +166,10 @@ def test_every_manifest_of_the_project_is_valid():
     [
         (["smoke", "--model", "nobody"], "nobody.yaml: cannot be read"),
         (["smoke", "--model", "qwen3-8b"], "qwen3-8b is not a model of experiment embedded"),
-        (["smoke", "--chunk-size", "-1"], "parameter chunk_size: must be at least 1"),
+        (["smoke", "--chunk-size", "-1"], "parameter chunk_size: should be greater than"),
+        (["smoke", "--chunk-size", "0"], "parameter chunk_size: should be greater than"),
+        (["watch", "/nowhere"], "holds no run"),
+        (["smoke", "--runs", "a" * 300], "parameter runs: is no folder's name"),
         (["smoke", "--chunk-size", "many"], "Invalid value"),
         (["run", "--experiment", "code-switching-512"], "known datasets|is not a model"),
         (["smoke", "--engine-python", "/nowhere/python"], "/nowhere/python"),
@@ -189,3 +193,30 @@ def test_a_run_directory_that_is_not_one_is_refused(cli, tmp_path):
     done = cli("score", str(tmp_path))
     assert done.returncode == 2
     assert "was not written by this version of the workbench" in done.stderr
+
+
+def test_a_cache_that_is_a_file_is_named(cli, tmp_path):
+    (tmp_path / "cache").write_bytes(b"")
+    done = cli("smoke", "--cache", str(tmp_path / "cache"), "--runs", str(tmp_path / "runs"))
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "cannot be written" in done.stderr
+    checked = cli("check", "--runs", str(tmp_path / "cache"))
+    assert checked.returncode == 2 and "is not a folder that can be written" in checked.stdout
+
+
+def test_a_torn_log_line_spoils_no_other(tmp_path):
+    log = tmp_path / "timeline.jsonl"
+    records.append_line(log, {"a": 1})
+    with open(log, "ab") as stream:
+        stream.write(b'{"a": 2, "to')
+    records.append_line(log, {"a": 3})
+    assert records.read_log(log) == [{"a": 1}, {"a": 3}]
+
+
+def test_a_probe_that_fails_is_not_no_gpu(cli, tmp_path):
+    fake = tmp_path / "nvidia-smi"
+    fake.write_text("#!/bin/sh\necho 'NVIDIA L4, 580.1, [N/A], 8.9'\n")
+    fake.chmod(0o755)
+    done = cli("check", env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert done.returncode == 2
+    assert "nvidia-smi is there and does not describe a GPU" in done.stderr

@@ -170,3 +170,25 @@ def test_returned_text_is_read_as_upstream_reads_it(text, gold, right):
 )  # fmt: skip
 def test_returned_text_is_never_run_nor_takes_long(text):
     assert not is_within(text_value(text), 5)
+
+
+@pytest.mark.parametrize(
+    ("reply", "query"),
+    [
+        ("SELECT a FROM t;\n\nThis lists a.", "SELECT a FROM t"),
+        ("SELECT ';' FROM t; -- done", "SELECT ';' FROM t"),
+        ("Answer: ```sql\nSELECT a FROM t\n```", "SELECT a FROM t"),
+        ("```sql\nSELECT a FROM t```", "SELECT a FROM t"),
+        ("```sql SELECT a FROM t ```", "SELECT a FROM t"),
+        ("With this query we get it:\nSELECT a FROM t;", "SELECT a FROM t"),
+        ("WITH x AS (SELECT 1)\nSELECT * FROM x", "WITH x AS (SELECT 1)\nSELECT * FROM x"),
+        ("With pleasure.", None),
+    ],
+)
+def test_a_query_is_found_as_chat_models_write_it(reply, query):
+    assert sql_answer(reply).code == query
+
+
+def test_a_fence_that_closes_at_a_lines_end_is_no_part_of_the_program():
+    reply = "Here: ```python\ndef solution():\n    return 1```"
+    assert finance_answer(reply).code == "def solution():\n    return 1"

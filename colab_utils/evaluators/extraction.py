@@ -14,11 +14,17 @@ import textwrap
 import warnings
 from dataclasses import dataclass
 
-EXTRACTION_VERSION = "1"
+EXTRACTION_VERSION = "2"
 
 _THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL | re.IGNORECASE)
 _FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[^\n`]*$")
+# Chat models also open a fence after text on the same line, and close one at a line's end.
+_LATE_FENCE = re.compile(r"^(?P<text>.*[^\s`].*?)(?P<fence>```)(?P<tag>\w*)[ \t]*$")
+_ONE_LINE_FENCE = re.compile(r"```(?:sqlite|sql)\s+([^`\n]+?)\s*```", re.IGNORECASE)
 _SQL_START = re.compile(r"^[ \t]*(?:SELECT|WITH)\b", re.IGNORECASE | re.MULTILINE)
+_QUERY = re.compile(
+    r"SELECT\b|WITH\s+(?:RECURSIVE\s+)?[\w\"`\[\]]+\s*(?:\([^)]*\)\s*)?AS\b", re.IGNORECASE
+)
 _SQL_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -43,7 +49,7 @@ def blocks(text: str) -> list[str]:
     found: list[str] = []
     fence = indent = ""
     lines: list[str] = []
-    for line in text.replace("\r\n", "\n").split("\n"):
+    for line in _one_fence_a_line(text).split("\n"):
         match = _FENCE.match(line)
         closes = fence and line.strip().startswith(fence) and not line.strip().strip(fence[0])
         if fence and closes:
@@ -56,6 +62,19 @@ def blocks(text: str) -> list[str]:
     if fence:
         found.append("\n".join(lines))
     return found
+
+
+def _one_fence_a_line(text: str) -> str:
+    """The text with each fence on a line of its own."""
+    text = _ONE_LINE_FENCE.sub(r"```sql\n\1\n```", text.replace("\r\n", "\n"))
+    lines: list[str] = []
+    for line in text.split("\n"):
+        late = _LATE_FENCE.match(line)
+        if late and "`" not in late["text"]:
+            lines += [late["text"].rstrip(), late["fence"] + late["tag"]]
+        else:
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def code_answer(text: str, entry_point: str) -> Extraction:
@@ -95,19 +114,28 @@ def sql_answer(text: str) -> Extraction:
     for number, block in enumerate(fenced, start=1):
         if is_query(block):
             return Extraction(block.strip(), f"block {number} of {len(fenced)}")
-    if is_query(text):
+    if fenced:
+        return Extraction(None, "none")
+    if is_query(text) and ";" not in text:
         return Extraction(text.strip(), "whole text")
-    match = _SQL_START.search(text)
-    if match and not fenced:
-        query = re.split(r";|\n\s*\n", text[match.start() :], maxsplit=1)[0]
-        return Extraction(query.strip(), "query in the text")
+    for match in _SQL_START.finditer(text):
+        query = _first_statement(text[match.start() :])
+        if is_query(query):
+            return Extraction(query, "query in the text")
     return Extraction(None, "none")
 
 
 def is_query(text: str) -> bool:
-    """Whether the text begins with SELECT or WITH, comments aside."""
+    """Whether the text begins as a SELECT, or as a WITH that names a table expression."""
     bare = _SQL_COMMENT.sub(" ", text).strip()
-    return bool(re.match(r"(?:SELECT|WITH)\b", bare, re.IGNORECASE))
+    return bool(_QUERY.match(bare))
+
+
+def _first_statement(text: str) -> str:
+    """Text up to the first semicolon outside quotes, or the first blank line."""
+    end = re.compile(r"""'(?:[^']|'')*'|"[^"]*"|(;|\n\s*\n)""")
+    stop = next((match.start(1) for match in end.finditer(text) if match[1]), len(text))
+    return text[:stop].strip()
 
 
 def defines(code: str, name: str) -> bool:

@@ -21,6 +21,7 @@ import sys
 import time
 import types
 import unittest
+from pathlib import Path
 from typing import Any
 
 MAX_RESULT_BYTES = 4 << 20
@@ -171,7 +172,7 @@ def authorise(action: int, first: object, second: object, database: object, trig
 
 def fetch(path: str, query: str, seconds: float, max_rows: int) -> tuple:
     """Rows of one query on a read-only connection, or why there are none."""
-    connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+    connection = sqlite3.connect(f"{Path(path).as_uri()}?mode=ro&immutable=1", uri=True)
     # Cells that are not UTF-8 are read without loss; sqlite3's default would fail on them.
     connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
     connection.execute("PRAGMA query_only = 1")
