@@ -18,9 +18,8 @@ EXTRACTION_VERSION = "2"
 
 _THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL | re.IGNORECASE)
 _FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[^\n`]*$")
-# Chat models also open a fence after text on the same line, and close one at a line's end.
-_LATE_FENCE = re.compile(r"^(?P<text>.*[^\s`].*?)(?P<fence>```)(?P<tag>\w*)[ \t]*$")
-_ONE_LINE_FENCE = re.compile(r"```(?:sqlite|sql)\s+([^`\n]+?)\s*```", re.IGNORECASE)
+_ONE_LINE_FENCE = re.compile(r"```(?:sqlite|sql)[ \t]([^`\n]+)```", re.IGNORECASE)
+_TAG = re.compile(r"\w*[ \t]*")
 _SQL_START = re.compile(r"^[ \t]*(?:SELECT|WITH)\b", re.IGNORECASE | re.MULTILINE)
 _QUERY = re.compile(
     r"SELECT\b|WITH\s+(?:RECURSIVE\s+)?[\w\"`\[\]]+\s*(?:\([^)]*\)\s*)?AS\b", re.IGNORECASE
@@ -65,13 +64,16 @@ def blocks(text: str) -> list[str]:
 
 
 def _one_fence_a_line(text: str) -> str:
-    """The text with each fence on a line of its own."""
+    """The text with each fence on a line of its own.
+
+    Chat models also open a fence after text on the same line, and close one at a line's end.
+    """
     text = _ONE_LINE_FENCE.sub(r"```sql\n\1\n```", text.replace("\r\n", "\n"))
     lines: list[str] = []
     for line in text.split("\n"):
-        late = _LATE_FENCE.match(line)
-        if late and "`" not in late["text"]:
-            lines += [late["text"].rstrip(), late["fence"] + late["tag"]]
+        before, fence, after = line.rpartition("```")
+        if fence and before.strip() and "`" not in before and _TAG.fullmatch(after):
+            lines += [before.rstrip(), fence + after]
         else:
             lines.append(line)
     return "\n".join(lines)
