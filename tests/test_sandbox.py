@@ -201,7 +201,7 @@ def database(tmp_path) -> Path:
         ("SELECT NULL UNION ALL SELECT NULL", "SELECT NULL", 1, 1, "passed"),
         ("SELECT price, name FROM item", "SELECT name, price FROM item", 0, 0, "wrong_answer"),
         ("SELECT 1;", "SELECT 1", 1, 1, "passed"),
-        ("SELECT 1; SELECT 1", "SELECT 1", 0, 0, "error"),
+        ("SELECT 1; SELECT 1", "SELECT 1", 1, 0, "passed"),
         ("```sql\nSELECT 1\n```", "SELECT 1", 1, 0, "passed"),
         ("", "SELECT 1", 0, 0, "no_answer"),
         ("", "SELECT 1 WHERE 0", 0, 1, "no_answer"),

@@ -65,7 +65,7 @@ def reference_holds(gold_sql: str, database: Path, seconds: float, run: RunJob) 
 def _job(queries: list[str], gold: str, database: Path, seconds: float) -> dict[str, Any]:
     return {
         "kind": "sql",
-        "database": str(database),
+        "database_uri": database.absolute().as_uri(),
         "gold": gold,
         "queries": queries,
         "seconds": seconds,

@@ -21,7 +21,6 @@ import sys
 import time
 import types
 import unittest
-from pathlib import Path
 from typing import Any
 
 MAX_RESULT_BYTES = 4 << 20
@@ -170,9 +169,9 @@ def authorise(action: int, first: object, second: object, database: object, trig
     return sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY
 
 
-def fetch(path: str, query: str, seconds: float, max_rows: int) -> tuple:
+def fetch(uri: str, query: str, seconds: float, max_rows: int) -> tuple:
     """Rows of one query on a read-only connection, or why there are none."""
-    connection = sqlite3.connect(f"{Path(path).as_uri()}?mode=ro&immutable=1", uri=True)
+    connection = sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True)
     # Cells that are not UTF-8 are read without loss; sqlite3's default would fail on them.
     connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
     connection.execute("PRAGMA query_only = 1")
@@ -196,13 +195,13 @@ def fetch(path: str, query: str, seconds: float, max_rows: int) -> tuple:
 def run_sql(job: dict) -> dict:
     """Compare the rows of each query with the gold rows as sets, as BIRD does."""
     limits = (job["seconds"], job["max_rows"])
-    gold, how, detail = fetch(job["database"], job["gold"], *limits)
+    gold, how, detail = fetch(job["database_uri"], job["gold"], *limits)
     if gold is None:
         return {"gold": {"how": how, "detail": detail}, "queries": []}
     expected = set(gold)
     queries = []
     for query in job["queries"]:
-        rows, how, detail = fetch(job["database"], query, *limits)
+        rows, how, detail = fetch(job["database_uri"], query, *limits)
         same = rows is not None and set(rows) == expected
         queries.append({"how": how, "detail": detail, "same": same})
     return {"gold": {"how": "rows", "empty": not gold}, "queries": queries}
