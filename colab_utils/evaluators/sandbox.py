@@ -34,11 +34,13 @@ _MAX_ANSWER = 8 << 20
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/fonts",
            "/etc/hosts", "/etc/nsswitch.conf", "/etc/ld.so.cache", "/etc/localtime",
            "/etc/ssl/certs", "/etc/mime.types")  # fmt: skip
+# Where programs start: not /tmp, below which the project itself may lie and be mounted.
+_SCRATCH = "/answer"
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 # Nothing of the caller's environment: no token, no path to Drive.
 _ENVIRONMENT = {
     "LANG": "C.UTF-8",
-    "HOME": "/tmp",
+    "HOME": _SCRATCH,
     "TMPDIR": "/tmp",
     "OPENBLAS_NUM_THREADS": "1",
 }
@@ -246,9 +248,10 @@ def _strong_prefix(bwrap: str, proc: tuple[str, str]) -> tuple[str, ...]:
     for folder in _SYSTEM:
         options += ["--ro-bind-try", folder, folder]
     options += [*proc, "--dev", "/dev"]
-    options += ["--perms", "1777", "--size", str(_TEMPORARY_BYTES), "--tmpfs", "/tmp"]
+    for folder in (_SCRATCH, "/tmp"):
+        options += ["--perms", "1777", "--size", str(_TEMPORARY_BYTES), "--tmpfs", folder]
     options += ["--perms", "1777", "--size", str(_TEMPORARY_BYTES), "--tmpfs", "/dev/shm"]
-    return (bwrap, *options, "--chdir", "/tmp")
+    return (bwrap, *options, "--chdir", _SCRATCH)
 
 
 def _binds(paths: Sequence[Path]) -> list[str]:
