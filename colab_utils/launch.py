@@ -22,7 +22,7 @@ from colab_utils.failures import explain
 from colab_utils.heartbeat import now
 from colab_utils.lock import busy
 from colab_utils.run_directory import RunDirectory, RunStatus
-from colab_utils.runs import RunSpec
+from colab_utils.run_record import RunSpec
 
 Show = Callable[[RunStatus], None]
 

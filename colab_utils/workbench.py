@@ -32,7 +32,7 @@ from colab_utils.parameters import ReportParameters, RunParameters, ScoringParam
 from colab_utils.progress import ProgressLine, seconds_text
 from colab_utils.responses import read_responses
 from colab_utils.run_directory import RunDirectory, RunStatus
-from colab_utils.runs import RunSpec
+from colab_utils.run_record import RunSpec
 from colab_utils.samples import Dataset, load_dataset
 from colab_utils.scoring import ScoringResult
 

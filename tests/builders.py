@@ -18,7 +18,7 @@ from colab_utils.manifests import (
     ModelManifest,
     load_model_manifest,
 )
-from colab_utils.runs import RunSpec
+from colab_utils.run_record import RunSpec
 
 TINY_FAMILY = {
     "llama-3.2-3b-instruct": "llama",
