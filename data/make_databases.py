@@ -7,21 +7,28 @@ bytes for the same content.
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 DATABASES = Path(__file__).parent / "databases"
 
 
 def build(source: Path, target: Path) -> None:
-    """Make `target` anew from the SQL text of `source`; foreign keys are enforced."""
-    target.unlink(missing_ok=True)
-    connection = sqlite3.connect(target)
+    """Make `target` anew from the SQL text of `source`; foreign keys are enforced.
+
+    Raises `sqlite3.Error` when the text is not SQL that SQLite runs, or a key finds no row;
+    `target` stays as it was then.
+    """
+    fresh = target.with_name(f".{target.name}.part")
+    fresh.unlink(missing_ok=True)
     try:
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.executescript(source.read_text(encoding="utf-8"))
-        connection.execute("VACUUM")
+        with closing(sqlite3.connect(fresh)) as connection:
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.executescript(source.read_text(encoding="utf-8"))
+            connection.execute("VACUUM")
+        fresh.replace(target)
     finally:
-        connection.close()
+        fresh.unlink(missing_ok=True)
 
 
 def main() -> None:
