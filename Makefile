@@ -61,6 +61,9 @@ LOCK := env -u UV_FIND_LINKS -u UV_INDEX -u UV_EXTRA_INDEX_URL $(UV) pip compile
 	--no-header --no-annotate --no-emit-index-url --generate-hashes
 EVERY_PYTHON := --universal --fork-strategy fewest --python-version 3.11
 COLAB := --python-version 3.12 --python-platform x86_64-manylinux_2_35
+# What bigcodebench asks for and its sanitiser does not import.
+NOT_IN_EVALUATOR := accelerate anthropic datasets e2b fire google-genai gradio-client mistralai \
+	multipledispatch openai rich tempdir transformers vllm wget
 CPU_TORCH := 2.13.0
 # sha256 of torch's own CPU build for Python 3.11, which the package index does not hold.
 CPU_TORCH_SHA256 := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
@@ -81,10 +84,14 @@ lock: kernel ## Resolve the requirements-*.txt files anew; add UPGRADE=--upgrade
 	$(LOCK) $(UPGRADE) $(COLAB) --group engine-colab -o requirements-colab.txt
 	$(LOCK) $(UPGRADE) $(COLAB) --exclude-newer 2026-05-10 --group engine-colab-cuda12 \
 	  -o requirements-colab-cuda12.txt
-	$(LOCK) $(UPGRADE) $(EVERY_PYTHON) --group evaluator \
-	  --excludes <(printf '%s\n' accelerate anthropic datasets e2b fire google-genai gradio-client \
-	    mistralai multipledispatch openai rich tempdir transformers vllm wget) \
+	$(LOCK) $(UPGRADE) --python-version 3.10 --python-platform x86_64-manylinux_2_28 \
+	  --excludes <(printf '%s\n' $(NOT_IN_EVALUATOR)) requirements-evaluator.in \
 	  -o requirements-evaluator.txt
+	sed -E '/^bigcodebench/! s/==.*//; /^python-Levenshtein-wheels/d' requirements-evaluator.in \
+	  > .venv/evaluator-current.in
+	$(LOCK) $(UPGRADE) $(EVERY_PYTHON) \
+	  --excludes <(printf '%s\n' $(NOT_IN_EVALUATOR)) .venv/evaluator-current.in \
+	  -o requirements-evaluator-current.txt
 
 clean: ## Remove environments, caches and builds; runs/ and weights in .cache/ are kept.
 	rm -rf .venv .envs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \

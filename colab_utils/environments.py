@@ -19,25 +19,39 @@ from typing import Any
 
 from colab_utils import records
 from colab_utils.errors import InterpreterError, RecordError
-from colab_utils.installer import install
-from colab_utils.interpreters import describe_interpreter, needed_packages, read_lock
+from colab_utils.installer import install, obtain_python
+from colab_utils.interpreters import (
+    describe_interpreter,
+    find_python,
+    needed_packages,
+    read_lock,
+)
 
 CPU_LOCK = "requirements-cpu.txt"
 COLAB_LOCK = "requirements-colab.txt"
 COLAB_CUDA12_LOCK = "requirements-colab-cuda12.txt"
+EVALUATOR_LOCK = "requirements-evaluator.txt"
+EVALUATOR_CURRENT_LOCK = "requirements-evaluator-current.txt"
+EVALUATOR_PYTHON = "3.10"
+"""The Python that upstream's own pins of its evaluator are made for."""
 LEAST_CUDA13_DRIVER = 580
 """Major version of the first NVIDIA driver that runs CUDA 13, which `COLAB_LOCK` is built for."""
 
 STAMP = "lock-stamp.json"
 PROJECT = Path(__file__).resolve().parents[1]
 
+# Worker scripts need nothing of this project, and it does not install on Python 3.10.
+_WITHOUT_PROJECT = (EVALUATOR_LOCK, EVALUATOR_CURRENT_LOCK)
 _PYTHON_OF_LOCK = {COLAB_LOCK: "3.12", COLAB_CUDA12_LOCK: "3.12"}
 # Bytes on disk: measured for the CPU lock with the index's torch (5.9e9; 3.3e9 with a CPU
-# build); for the others the wheels' 4.29e9 and 5.19e9 times 2.2, as they are kept unpacked.
+# build) and for the evaluator's (2.5e9); for Colab's the wheels' 4.29e9 and 5.19e9 times 2.2,
+# as they are kept unpacked.
 _DISK_BYTES = {
     CPU_LOCK: 6_500_000_000,
     COLAB_LOCK: 9_500_000_000,
     COLAB_CUDA12_LOCK: 11_500_000_000,
+    EVALUATOR_LOCK: 3_500_000_000,
+    EVALUATOR_CURRENT_LOCK: 4_500_000_000,
 }
 _OTHER_DISK_BYTES = 100_000_000
 
@@ -111,6 +125,28 @@ def evaluator_interpreter(python: Path | str | None = None) -> Path:
     return path
 
 
+def make_evaluator_environment(*, folder: Path, progress: Callable[[str], None]) -> Path:
+    """Make the evaluator's environment, unless it is there; return its interpreter.
+
+    Python 3.10 with upstream's own pins where that Python is installed or can be downloaded; else
+    the kernel's Python with current versions, which is said. Raises `InterpreterError` like
+    `make_environment`.
+    """
+    python = find_python(EVALUATOR_PYTHON)
+    if python is None:
+        with _alone(folder, progress) as held:
+            log = folder.with_name(f"{folder.name}.log")
+            python = obtain_python(EVALUATOR_PYTHON, log=log, held=held, progress=progress)
+    if python is not None:
+        lock = PROJECT / EVALUATOR_LOCK
+        return make_environment(lock, folder=folder, python=str(python), progress=progress)
+    progress(
+        f"Python {EVALUATOR_PYTHON} can't be had here: programs will run under the kernel's Python "
+        "with current versions of their libraries, not with those that upstream pins"
+    )
+    return make_environment(PROJECT / EVALUATOR_CURRENT_LOCK, folder=folder, progress=progress)
+
+
 def make_environment(
     lock: Path,
     *,
@@ -151,7 +187,7 @@ def make_environment(
             python=python or sys.executable,
             download_python=lock.name in _PYTHON_OF_LOCK,
             prefer_cpu_torch=lock.name == CPU_LOCK,
-            project=PROJECT,
+            project=None if lock.name in _WITHOUT_PROJECT else PROJECT,
             log=folder.with_name(f"{folder.name}.log"),
             held=held,
             progress=progress,

@@ -43,12 +43,12 @@ def install(
     python: str,
     download_python: bool,
     prefer_cpu_torch: bool,
-    project: Path,
+    project: Path | None,
     log: Path,
     held: int,
     progress: Callable[[str], None],
 ) -> None:
-    """Make a virtual environment in `folder`, with what `lock` names and the project, editable.
+    """Make a virtual environment in `folder`, with what `lock` names and `project`, editable.
 
     With `prefer_cpu_torch` a CPU build of torch is taken where one is offered, its file checked
     by the lock's hashes too, and the CUDA libraries in the lock are left out. uv's output is in
@@ -74,10 +74,24 @@ def install(
                 progress("none is offered: the index's torch is taken, with its CUDA libraries")
         left_out.write_text("\n".join(names))
         uv.run("installing packages", *into, "-r", str(lock), "--excludes", str(left_out))
-    uv.run(
-        "installing this project",
-        *("pip", "install", "--python", interpreter, "--no-deps", "--editable", str(project)),
-    )
+    if project is not None:
+        uv.run(
+            "installing this project",
+            *("pip", "install", "--python", interpreter, "--no-deps", "--editable", str(project)),
+        )
+
+
+def obtain_python(
+    version: str, *, log: Path, held: int, progress: Callable[[str], None]
+) -> Path | None:
+    """A Python such as "3.10" that uv keeps, downloaded if need be; None when it can't be had."""
+    uv = _Uv(True, log, held, progress)
+    try:
+        uv.run(f"getting Python {version}", "python", "install", version)
+    except InterpreterError:
+        return None
+    found = uv.ask("python", "find", "--managed-python", version)
+    return Path(found) if found else None
 
 
 def _cpu_torch_line(locked: tuple[LockedPackage, ...]) -> str:
@@ -130,6 +144,18 @@ class _Uv:
                 child.wait()
         if code != 0:
             raise self._failure(step, code, told_before)
+
+    def ask(self, *arguments: str) -> str:
+        """What a command of uv prints; empty when it fails."""
+        asked = subprocess.run(
+            [*self.command, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self.environment,
+        )
+        return asked.stdout.strip() if asked.returncode == 0 else ""
 
     def _failure(self, step: str, code: int, told_before: int) -> InterpreterError:
         text = self.log.read_bytes()[told_before:].decode("utf-8", "replace")

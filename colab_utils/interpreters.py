@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -129,6 +131,21 @@ def describe_interpreter(python: Path) -> Interpreter:
             where=str(python),
             mend="give the path of a Python interpreter",
         ) from error
+
+
+def find_python(version: str) -> Path | None:
+    """An installed Python such as "3.10": on the path, or one that pyenv keeps; else None."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    on_path = shutil.which(f"python{version}")
+    kept = sorted(pyenv.glob(f"{version}.*/bin/python{version}"), reverse=True)
+    for python in [*([Path(on_path)] if on_path else []), *kept]:
+        # pyenv's shims are there for versions that are not chosen, and fail.
+        try:
+            if describe_interpreter(python).version.startswith(f"{version}."):
+                return python
+        except InterpreterError:
+            continue
+    return None
 
 
 def needed_packages(

@@ -44,7 +44,6 @@ Kind = Literal["smoke", "full"]
 CHUNK_SIZE: dict[Kind, int] = {"smoke": 5, "full": 32}
 ENGINE_FOLDER = PROJECT / ".envs" / "engine"
 EVALUATOR_FOLDER = PROJECT / ".envs" / "evaluator"
-EVALUATOR_LOCK = "requirements-evaluator.txt"
 
 
 @dataclass(frozen=True)
@@ -95,9 +94,7 @@ def setup(experiment: str = "embedded", *, say: Say = print) -> Path:
 
 def setup_evaluator(*, say: Say = print) -> Path:
     """Make the evaluator environment, which runs model-written programs; return its interpreter."""
-    return environments.make_environment(
-        PROJECT / EVALUATOR_LOCK, folder=EVALUATOR_FOLDER, progress=say
-    )
+    return environments.make_evaluator_environment(folder=EVALUATOR_FOLDER, progress=say)
 
 
 def smoke(say: Say = print, **values: Any) -> RunResult:
