@@ -8,22 +8,26 @@ read.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from colab_utils import checkpoints, records
-from colab_utils.errors import ParameterError, RecordError, ScoringError
-from colab_utils.evaluators import execution_accuracy, program_value, sandbox, unit_tests
+from colab_utils.errors import ParameterError, ScoringError
+from colab_utils.evaluators import execution_accuracy, program_value, unit_tests
 from colab_utils.evaluators.extraction import EXTRACTION_VERSION
+from colab_utils.evaluators.probing import probe
+from colab_utils.evaluators.sandbox import Sandbox
 from colab_utils.heartbeat import now
 from colab_utils.interpreters import describe_interpreter
-from colab_utils.judging import SANITISE_SECONDS, Judge
+from colab_utils.judging import SANITISE_SECONDS, Judge, Reference, answer_digest
 from colab_utils.responses import Response, parse_responses
 from colab_utils.run_directory import RunDirectory
 from colab_utils.samples import Dataset
@@ -117,11 +121,27 @@ def score(
             where=str(evaluator_python),
             mend="run the set-up again, or name an interpreter that has it",
         )
-    box = sandbox.probe(evaluator_python, allow_weak=allow_weak_sandbox)
-    sandbox.check_imports(box, evaluator_python)
-    judge = Judge(dataset, evaluator_python, box, workers or min(2, os.cpu_count() or 1))
+    box = probe(evaluator_python, allow_weak=allow_weak_sandbox)
+    with (
+        _alone(run_dir),
+        Judge(dataset, evaluator_python, box, workers or min(2, os.cpu_count() or 1)) as judge,
+    ):
+        return _scored(run_dir, dataset, evaluator_python, judge, box, responses, digest, progress)
+
+
+def _scored(
+    run_dir: Path,
+    dataset: Dataset,
+    evaluator_python: Path,
+    judge: Judge,
+    box: Sandbox,
+    responses: list[Response],
+    digest: str,
+    progress: Progress,
+) -> ScoringResult:
     settings = _evaluator_settings(evaluator_python, box)
-    excluded = _references(run_dir, judge, settings, progress)
+    references = _references(run_dir, judge, settings, progress)
+    excluded = {name: r.problem for name, r in references.items() if r.problem is not None}
     settings["excluded"] = sorted(excluded)
     fingerprint = records.sha256_json(settings)
     folder = _folder(run_dir, fingerprint)
@@ -130,15 +150,15 @@ def score(
     earlier = next(
         (s for s in load_scorings(run_dir) if s.evaluator_fingerprint == fingerprint), None
     )
-    if earlier is not None:
-        if earlier.responses_sha256 != digest:
-            raise ScoringError(
-                "holds this evaluator's verdicts on other answers",
-                where=str(folder),
-                mend="move that folder away to score these answers",
-            )
+    if earlier is not None and earlier.responses_sha256 == digest:
         return ScoringResult(earlier, folder, True)
-    verdicts = _verdicts(folder, responses, digest, judge, excluded, progress)
+    if earlier is not None and not earlier.incomplete:
+        raise ScoringError(
+            "holds this evaluator's verdicts on other answers",
+            where=str(folder),
+            mend="move that folder away to score these answers",
+        )
+    verdicts = _verdicts(folder, responses, judge, references, progress)
     ordered = [verdicts[response.request_id] for response in responses]
     records.write_atomic(folder / "verdicts.jsonl", records.encode_lines(ordered))
     record = {
@@ -152,6 +172,7 @@ def score(
         "incomplete": missing,
         "excluded": sorted(excluded),
         "excluded_because": excluded,
+        "missing_modules": judge.missing_modules,
         "equal_programs": judge.reused,
         "completed": now(),
     }
@@ -212,7 +233,7 @@ def _answers(run_dir: Path, dataset: Dataset, allow_incomplete: bool) -> tuple[l
     return responses, digest
 
 
-def _evaluator_settings(python: Path, box: sandbox.Sandbox) -> dict[str, Any]:
+def _evaluator_settings(python: Path, box: Sandbox) -> dict[str, Any]:
     described = describe_interpreter(python)
     return {
         "rules": {
@@ -220,6 +241,7 @@ def _evaluator_settings(python: Path, box: sandbox.Sandbox) -> dict[str, Any]:
             for module in (unit_tests, execution_accuracy, program_value)
         },
         "embedded_code_seconds": unit_tests.EMBEDDED_SECONDS,
+        "gold_query_seconds": execution_accuracy.GOLD_SECONDS,
         "sanitise_seconds": SANITISE_SECONDS,
         "extraction": EXTRACTION_VERSION,
         "python": described.version,
@@ -231,64 +253,106 @@ def _evaluator_settings(python: Path, box: sandbox.Sandbox) -> dict[str, Any]:
 
 def _references(
     run_dir: Path, judge: Judge, settings: dict[str, Any], progress: Progress
-) -> dict[str, str]:
-    """Sample ids whose reference fails, with the reason; verified once an evaluator."""
-    key = records.sha256_json({**settings, "dataset": judge.dataset.manifest.sha256})[:12]
-    store = run_dir / "scoring" / f"references.{key}.json"
-    if store.exists():
-        return dict(records.read_json(store))
+) -> dict[str, Reference]:
+    """Every sample's reference by sample id, run once an evaluator and data set.
+
+    What was found is appended line by line, so that a killed scoring goes on where it was.
+    """
     samples = judge.dataset.samples
-    problems: dict[str, str] = {}
-    meter = _Meter("references", len(samples), 0, progress)
-    for sample, problem in _parallel(judge, judge.reference_problem, samples):
-        if problem is not None:
-            problems[sample.sample_id] = problem
-        meter.one_more(problem is None)
-    records.write_atomic(store, records.dumps(problems).encode())
-    return problems
+    databases = sorted({s.reference["db_id"] for s in samples if s.task == "sql"})
+    content = {
+        "dataset": judge.dataset.manifest.sha256,
+        "databases": {
+            name: records.sha256_file(judge.dataset.database_path(name)) for name in databases
+        },
+    }
+    key = records.sha256_json({**settings, **content})[:12]
+    store = run_dir / "scoring" / f"references.{key}.jsonl"
+    known = {
+        line["sample_id"]: line
+        for line in _whole_lines(store)
+        if {"sample_id", "problem", "gold"} <= line.keys()
+    }
+    todo = [sample for sample in samples if sample.sample_id not in known]
+    meter = _Meter("references", len(samples), len(samples) - len(todo), progress)
+    meter.passed = sum(line["problem"] is None for line in known.values())
+    for sample, found in _parallel(judge, judge.reference, todo):
+        line = {"sample_id": sample.sample_id, "problem": found.problem, "gold": found.gold}
+        records.append_line(store, line)
+        known[sample.sample_id] = line
+        meter.one_more(found.problem is None)
+    return {name: Reference(line["problem"], line["gold"]) for name, line in known.items()}
 
 
 def _verdicts(
     folder: Path,
     responses: list[Response],
-    digest: str,
     judge: Judge,
-    excluded: dict[str, str],
+    references: dict[str, Reference],
     progress: Progress,
 ) -> dict[str, dict[str, Any]]:
-    """All verdicts by request id; those that an earlier, killed scoring left are kept."""
+    """All verdicts by request id; those that an earlier scoring left on equal answers are kept.
+
+    An earlier one was killed, or judged what there was of a run that has gone on since.
+    """
     part = folder / "verdicts.part.jsonl"
-    verdicts = _left_over(part, digest)
-    if not part.exists():
-        records.write_atomic(part, records.encode_line({"responses_sha256": digest}))
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise records.unwritable(folder, error) from error
+    answers = {response.request_id: answer_digest(response) for response in responses}
+    left = [*_whole_lines(folder / "verdicts.jsonl"), *_whole_lines(part)]
+    verdicts = {
+        line["request_id"]: line
+        for line in left
+        if line.get("request_id") in answers
+        and answers[line["request_id"]] == line.get("answer_sha256")
+    }
     todo = [response for response in responses if response.request_id not in verdicts]
     meter = _Meter("answers", len(responses), len(verdicts), progress)
     meter.passed = sum(verdict["passed"] for verdict in verdicts.values())
-    for response, verdict in _parallel(judge, lambda r: judge.verdict(r, excluded), todo):
+
+    def verdict_of(response: Response) -> dict[str, Any]:
+        return judge.verdict(response, references[response.sample_id])
+
+    for response, verdict in _parallel(judge, verdict_of, todo):
         records.append_line(part, verdict)
         verdicts[response.request_id] = verdict
         meter.one_more(verdict["passed"])
     return verdicts
 
 
-def _left_over(part: Path, digest: str) -> dict[str, dict[str, Any]]:
-    if not part.exists():
-        return {}
-    lines = records.read_log(part)
-    if not lines or lines[0].get("responses_sha256") != digest:
-        raise ScoringError(
-            "holds verdicts on other answers",
-            where=str(part),
-            mend="move that folder away to score these answers",
-        )
-    data = records.read_bytes(part)
+def _whole_lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a file that is appended to; a last line that a kill has torn is cut off."""
+    if not path.exists():
+        return []
+    data = records.read_bytes(path)
     whole = data[: data.rfind(b"\n") + 1]
     if whole != data:
-        records.write_atomic(part, whole)
+        records.write_atomic(path, whole)
+    return [record for _, record in records.parse_lines(whole, where=str(path))]
+
+
+@contextmanager
+def _alone(run_dir: Path) -> Iterator[None]:
+    """Hold the lock of a run's scorings; raises `ScoringError` when another process does."""
+    path = run_dir / "scoring" / "lock"
     try:
-        return {line["request_id"]: line for line in lines[1:]}
-    except KeyError as error:
-        raise RecordError("holds a line without request_id", where=str(part)) from error
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise records.unwritable(path, error) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise ScoringError(
+            "is being scored by another process",
+            where=str(run_dir),
+            mend="wait until that scoring has ended",
+        ) from error
+    finally:
+        os.close(descriptor)
 
 
 def _parallel(

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from colab_utils import records
-from colab_utils.evaluators import execution_accuracy, program_value, sandbox, unit_tests
+from colab_utils.evaluators import execution_accuracy, program_value, unit_tests
+from colab_utils.evaluators.probing import probe
+from colab_utils.evaluators.workers import Workers
 from colab_utils.manifests import PROJECT
 
 PYTHON = PROJECT / ".envs" / "evaluator" / "bin" / "python"
@@ -25,7 +26,7 @@ class Pool:
     """Runs judgements two at a time, each with a sandbox user of its own."""
 
     def __init__(self) -> None:
-        self.box = sandbox.probe(PYTHON, allow_weak=False)
+        self.workers = Workers(PYTHON, probe(PYTHON, allow_weak=False))
         self.slots: queue.Queue[int] = queue.Queue()
         for slot in range(WORKERS):
             self.slots.put(slot)
@@ -34,16 +35,15 @@ class Pool:
         def run_job(job: dict, seconds: float) -> dict:
             slot = self.slots.get()
             try:
-                return self.box.run(PYTHON, job, seconds=seconds, slot=slot, readable=readable)
+                return self.workers.run(job, seconds=seconds, slot=slot, readable=readable)
             finally:
                 self.slots.put(slot)
 
         return run_job
 
     def sanitise(self, text: str, entry_point: str) -> str | None:
-        job = {"text": text, "entry_point": entry_point}
-        data = self.box.call(PYTHON, "sanitise.py", job, seconds=60)
-        return records.loads(data, where="sanitiser")["program"] if data else None
+        job = {"kind": "sanitise", "text": text, "entry_point": entry_point}
+        return self.run()(job, 60.0).get("program")
 
     def map(self, judge, items):
         with ThreadPoolExecutor(WORKERS) as pool:
@@ -51,8 +51,10 @@ class Pool:
 
 
 @pytest.fixture(scope="module")
-def pool() -> Pool:
-    return Pool()
+def pool():
+    made = Pool()
+    yield made
+    made.workers.close()
 
 
 def lines(path: Path) -> list[dict]:
@@ -80,8 +82,14 @@ def test_sql_351_of_351(golden, pool):
     replies = lines(golden / "bird" / "superhero_predictions.jsonl.gz")
     database = golden / "bird" / "superhero.sqlite"
     run = pool.run(database)
+    gold = {
+        query: execution_accuracy.gold_rows(query, database, run)
+        for query in {reply["gold"] for reply in replies}
+    }
     judged = pool.map(
-        lambda r: execution_accuracy.judge(r["prediction"], r["gold"], database, 30.0, run),
+        lambda r: execution_accuracy.judge(
+            r["prediction"], r["gold"], gold[r["gold"]], database, 30.0, run
+        ),
         replies,
     )
     differ = [

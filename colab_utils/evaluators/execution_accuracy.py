@@ -1,78 +1,106 @@
 """SQL: execution accuracy, the set of predicted rows equals the set of gold rows.
 
 Upstream is BIRD Mini-Dev's `evaluation_ex.py` (commit 4d970a9): rows as tuples, duplicates and
-order ignored, 30 s; it executes the reply as it stands, so that a fence is a syntax error and
-`passed_upstream` is false for most chat replies. Deviations: the connection only reads
-(upstream's is writable, and a predicted DROP TABLE spoils every later verdict), and a gold
-query that fails is the reference's fault. For `passed` an empty or non-SELECT answer fails;
-upstream scores one as right when the gold query returns no rows.
+order ignored, 30 s for both queries together; it executes the reply as it stands, so that a
+fence is a syntax error and `passed_upstream` is false for most chat replies. Deviations: the
+connection only reads (upstream's is writable, and a predicted DROP TABLE spoils every later
+verdict), a gold query that fails is the reference's fault, and for `passed` the predicted query
+has the 30 s to itself: the gold one runs once a data set, under a longer limit. For `passed` an
+empty or non-SELECT answer fails; upstream scores one as right when the gold query returns no
+rows. The column `strict` asks more than either: equal rows as often, in the same order where
+the gold query orders them.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from colab_utils.evaluators.extraction import is_query, sql_answer
 from colab_utils.evaluators.judgement import Judgement, Outcome, RunJob, ended_early
 
-NAME, VERSION = "execution_accuracy", "1"
+NAME, VERSION = "execution_accuracy", "2"
 SECONDS = 30.0
+GOLD_SECONDS = 300.0
 MAX_ROWS = 1_000_000
 
+_QUOTED = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
+_INNER = re.compile(r"\([^()]*\)")
 
-def judge(text: str, gold_sql: str, database: Path, seconds: float, run: RunJob) -> Judgement:
-    """Judge one reply against the gold query on a SQLite database."""
-    ours = sql_answer(text)
-    queries = [text] if ours.code in (None, text) else [text, ours.code]
-    result = run(_job(queries, gold_sql, database, seconds), _whole(seconds, len(queries)))
+
+def gold_rows(gold_sql: str, database: Path, run: RunJob) -> dict[str, Any]:
+    """What the gold query returns, as digests (see worker/job_sql.py), or `problem`: why not."""
+    result = run(_job(gold_sql, database, GOLD_SECONDS), _whole(GOLD_SECONDS))
     early = ended_early(result)
-    if early is not None or "gold" not in result:
-        outcome, detail = early or ("error", str(result.get("error", "no result")))
-        return Judgement(False, False, outcome, detail, ours.code, {"found": ours.how})
-    gold = result["gold"]
-    extra = {"found": ours.how}
-    if gold["how"] != "rows":
-        detail = f"the gold query failed: {gold['detail']}"
-        return Judgement(False, False, "reference_error", detail, ours.code, extra)
-    first = result["queries"][0]
-    # On upstream's writable connection a statement that returns no rows gives an empty set.
-    passed_upstream = first["same"] or (first["how"] == "unsafe" and gold["empty"])
+    if early is not None:
+        return {"problem": ": ".join(early)}
+    if result.get("how") != "rows":
+        return {"problem": f"{result.get('how', 'error')}: {result.get('detail', 'no result')}"}
+    return {key: result[key] for key in ("rows", "set", "multiset", "sequence", "query_seconds")}
+
+
+def judge(
+    text: str, gold_sql: str, gold: dict[str, Any], database: Path, seconds: float, run: RunJob
+) -> Judgement:
+    """Judge one reply by what `gold_rows` said of the gold query."""
+    ours = sql_answer(text)
+    results: dict[str, dict[str, Any]] = {}
+
+    def result_of(query: str) -> dict[str, Any]:
+        if query not in results:
+            results[query] = run(_job(query, database, seconds), _whole(seconds))
+        return results[query]
+
+    passed_upstream = _passes_upstream(result_of(text), gold)
+    extra: dict[str, Any] = {"found": ours.how, "strict": False}
     if ours.code is None:
         detail = "no SELECT in the reply" if text.strip() else "the reply is empty"
         return Judgement(False, passed_upstream, "no_answer", detail, None, extra)
-    last = result["queries"][-1]
-    if last["how"] != "rows":
-        ended: Outcome = last["how"] if last["how"] in ("timeout", "unsafe") else "error"
-        return Judgement(False, passed_upstream, ended, last["detail"], ours.code, extra)
-    if last["same"] and is_query(ours.code):
-        return Judgement(True, passed_upstream, "passed", last["detail"], ours.code, extra)
-    return Judgement(
-        False, passed_upstream, "wrong_answer", f"other rows ({last['detail']})", ours.code, extra
-    )
-
-
-def reference_holds(gold_sql: str, database: Path, seconds: float, run: RunJob) -> str | None:
-    """Why the gold query fails; None when it returns."""
-    result = run(_job([], gold_sql, database, seconds), _whole(seconds, 0))
+    result = result_of(ours.code)
     early = ended_early(result)
     if early is not None:
-        return ": ".join(early)
-    gold = result.get("gold", {"how": "error", "detail": result.get("error", "no result")})
-    return None if gold["how"] == "rows" else f"{gold['how']}: {gold['detail']}"
+        return Judgement(False, passed_upstream, *early, ours.code, extra)
+    detail = str(result.get("detail", result.get("error", "no result")))
+    if result.get("how") != "rows":
+        how = result.get("how")
+        ended: Outcome = how if how in ("timeout", "unsafe") else "error"
+        return Judgement(False, passed_upstream, ended, detail, ours.code, extra)
+    if result["set"] == gold["set"] and is_query(ours.code):
+        extra["strict"] = result["multiset"] == gold["multiset"] and (
+            not is_ordered(gold_sql) or result["sequence"] == gold["sequence"]
+        )
+        return Judgement(True, passed_upstream, "passed", detail, ours.code, extra)
+    detail = f"other rows ({detail}, gold {gold['rows']})"
+    return Judgement(False, passed_upstream, "wrong_answer", detail, ours.code, extra)
 
 
-def _job(queries: list[str], gold: str, database: Path, seconds: float) -> dict[str, Any]:
+def is_ordered(query: str) -> bool:
+    """Whether a query orders its result: an ORDER BY outside quotes, comments and parentheses."""
+    bare, found = _QUOTED.sub(" ", query), 1
+    while found:
+        bare, found = _INNER.subn(" ", bare)
+    return bool(re.search(r"\bORDER\s+BY\b", bare, re.IGNORECASE))
+
+
+def _passes_upstream(result: dict[str, Any], gold: dict[str, Any]) -> bool:
+    if result.get("how") == "unsafe":
+        # On upstream's writable connection a statement that returns no rows gives an empty set.
+        return bool(gold["rows"] == 0)
+    same = result.get("how") == "rows" and result["set"] == gold["set"]
+    return same and result["query_seconds"] + gold["query_seconds"] <= SECONDS
+
+
+def _job(query: str, database: Path, seconds: float) -> dict[str, Any]:
     return {
         "kind": "sql",
         "database_uri": database.absolute().as_uri(),
-        "gold": gold,
-        "queries": queries,
+        "query": query,
         "seconds": seconds,
         "max_rows": MAX_ROWS,
     }
 
 
-def _whole(seconds: float, queries: int) -> float:
-    # Each query has its own limit inside; this bounds the process, rows and sets included.
-    return seconds * (queries + 1) + 10
+def _whole(seconds: float) -> float:
+    # The query has its own limit inside; this bounds the process, rows and digests included.
+    return seconds + 20
