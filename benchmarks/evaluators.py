@@ -1,17 +1,29 @@
-"""Measure the evaluators: seconds an answer by task, alone and two at a time; what a start costs.
+"""Measure the evaluators: seconds an answer by task, and the code evaluator beside upstream's own.
 
-Uses the references of the embedded data set as answers, so it needs nothing but this project.
+Without arguments the embedded data set's references are the answers. With BigCodeBench task files
+(see code_replies.py) upstream's evaluator judges the same replies in the same interpreter, one
+after another, each library loaded for each reply as upstream does; that runs their reference
+programs unconfined, so do it on a machine that may be lost.
 """
 
 from __future__ import annotations
 
-import statistics
+import argparse
+import json
+import resource
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
-from colab_utils.evaluators import sandbox
-from colab_utils.judging import Judge
+from code_replies import imported, load_tasks, replies
+
+from colab_utils.evaluators import unit_tests
+from colab_utils.evaluators.probing import probe
+from colab_utils.evaluators.workers import Workers
+from colab_utils.judging import SANITISE_SECONDS, Judge
 from colab_utils.manifests import PROJECT, load_dataset_manifest
 from colab_utils.responses import Response
 from colab_utils.samples import Sample, load_dataset
@@ -31,40 +43,92 @@ def reply(sample: Sample, number: int) -> Response:
         tag, program = "python", reference["python_solution"]
     return Response(
         request_id=f"{sample.sample_id}/KO", sample_id=sample.sample_id, task=sample.task,
-        condition="KO", text=f"{number}번째 답입니다.\n\n```{tag}\n{program}\n```\n\n끝.",
+        condition="KO", text=f"{number}번째 답입니다.\n\n```{tag}\n# {number}\n{program}\n```\n",
         output_token_ids=[], finish_reason="stop", stop_reason=None, error=None,
         prompt_tokens=1, output_tokens=0, prompt_sha256="0" * 64,
     )  # fmt: skip
 
 
-def main() -> None:
-    """Print one line a measure."""
-    if not PYTHON.exists():
-        sys.exit("the evaluator environment is missing: run `make setup`")
+def embedded() -> None:
+    """Seconds an answer by task on the embedded data set."""
     dataset = load_dataset(load_dataset_manifest("embedded"))
-    box = sandbox.probe(PYTHON, allow_weak=True)
+    box = probe(PYTHON, allow_weak=True)
     print(f"sandbox: {box.level} ({box.what})")
-    program = {"kind": "finance", "program": "def solution():\n    return 1\n"}
-    starts = []
-    for _ in range(20):
-        began = time.perf_counter()
-        box.run(PYTHON, program, seconds=10)
-        starts.append(time.perf_counter() - began)
-    print(f"one job that does nothing: median {statistics.median(starts) * 1000:.0f} ms")
     for task in ("code", "sql", "finance"):
         samples = [sample for sample in dataset.samples if sample.task == task]
         for workers in (1, 2):
-            judge = Judge(dataset, PYTHON, box, workers)
-            answers = [reply(sample, number) for number in range(ROUNDS) for sample in samples]
-            began = time.perf_counter()
-            with ThreadPoolExecutor(workers) as pool:
-                verdicts = list(pool.map(lambda answer, by=judge: by.verdict(answer, {}), answers))
-            seconds = time.perf_counter() - began
+            with Judge(dataset, PYTHON, box, workers) as judge:
+                known = {s.sample_id: judge.reference(s) for s in samples}
+                answers = [reply(s, n) for n in range(ROUNDS) for s in samples]
+                began = time.perf_counter()
+                with ThreadPoolExecutor(workers) as pool:
+                    verdicts = list(
+                        pool.map(lambda a, j=judge, k=known: j.verdict(a, k[a.sample_id]), answers)
+                    )
+                seconds = time.perf_counter() - began
             passed = sum(verdict["passed"] for verdict in verdicts)
             print(
                 f"{task}: {len(answers)} answers, {workers} at a time: {seconds:.1f} s, "
                 f"{seconds / len(answers) * 1000:.0f} ms each, {passed} passed"
             )
+
+
+def beside_upstream(paths: list[Path], every: int, kind: str) -> None:
+    """Both evaluators on the same replies, one after another; verdicts that differ are listed."""
+    tasks = load_tasks(paths)[::every]
+    chosen = [r for r in replies(tasks) if r["id"].endswith(f"/{kind}")]
+    lines = "".join(json.dumps(r) + "\n" for r in chosen)
+    began = time.perf_counter()
+    upstream = subprocess.run(
+        [str(PYTHON), "-I", str(Path(__file__).with_name("upstream_code.py"))],
+        input=lines, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    theirs = time.perf_counter() - began
+    said = {line["id"]: line["passed"] for line in map(json.loads, upstream.stdout.splitlines())}
+    box = probe(PYTHON, allow_weak=False)
+    began = time.perf_counter()
+    with Workers(PYTHON, box, [*imported(tasks), "tensorflow"]) as workers:
+        workers.start()
+        loaded = time.perf_counter() - began
+        ours = {r["id"]: passes_upstream(r, workers) for r in chosen}
+    seconds = time.perf_counter() - began
+    differ = [name for name in ours if ours[name] != said[name]]
+    print(f"replies: {len(chosen)} ({kind}); sandbox: {box.level}")
+    print(f"upstream: {theirs:.1f} s; {sum(said.values())} passed")
+    print(f"ours: {seconds:.1f} s, of it {loaded:.1f} s to load the libraries once")
+    print(f"upstream / ours: {theirs / seconds:.1f}; verdicts that differ: {differ or 'none'}")
+
+
+def passes_upstream(line: dict[str, Any], workers: Workers) -> bool:
+    """Our `passed_upstream` of one reply."""
+
+    def run(job: dict[str, Any], seconds: float) -> dict[str, Any]:
+        return workers.run(job, seconds=seconds)
+
+    def sanitise(text: str, entry_point: str) -> str | None:
+        job = {"kind": "sanitise", "text": text, "entry_point": entry_point}
+        program: str | None = run(job, SANITISE_SECONDS).get("program")
+        return program
+
+    judgement = unit_tests.judge(line["text"], line, unit_tests.SECONDS, run, sanitise)
+    return judgement.passed_upstream
+
+
+def main() -> None:
+    """Print one line a measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tasks", nargs="*", type=Path)
+    parser.add_argument("--every", type=int, default=1, help="take each n-th task")
+    parser.add_argument("--kind", default="canonical", help="which replies of code_replies.py")
+    given = parser.parse_args()
+    if not PYTHON.exists():
+        sys.exit("the evaluator environment is missing: run `make setup`")
+    if given.tasks:
+        beside_upstream(given.tasks, given.every, given.kind)
+    else:
+        embedded()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"peak memory of the scoring process: {peak:.0f} MiB")
 
 
 if __name__ == "__main__":
