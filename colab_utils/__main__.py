@@ -119,11 +119,12 @@ def stop(run_dir: RunDir) -> None:
 @app.command()
 def score(
     run_dir: RunDir,
-    evaluator_python: Annotated[str, typer.Option(help="Empty: this interpreter.")] = "",
+    evaluator_python: Annotated[str, typer.Option(help="Empty: the one of setup.")] = "",
     allow_weak_sandbox: Annotated[
         bool, typer.Option(help="Go on where only process limits can be had.")
     ] = False,
     allow_incomplete: Annotated[bool, typer.Option(help="Score what is there.")] = False,
+    only: Annotated[str, typer.Option(help="Only one task, condition, sample or request.")] = "",
     workers: Annotated[int, typer.Option(help="Answers judged at once; 0: default.")] = 0,
 ) -> None:
     """Judge a run's answers by running them; needs no engine and never touches them."""
@@ -132,8 +133,37 @@ def score(
         evaluator_python=evaluator_python,
         allow_weak_sandbox=allow_weak_sandbox,
         allow_incomplete=allow_incomplete,
+        only=only,
         workers=workers,
     )
+
+
+@app.command()
+def explain(
+    run_dir: RunDir, request_id: Annotated[str, typer.Argument(help="sample_id/condition")]
+) -> None:
+    """Show one answer from prompt to verdicts: what was extracted, what ran, how it ended."""
+    print(workbench.explain(run_dir.resolve(), request_id), end="")
+
+
+@app.command("verify-references")
+def verify_references(
+    experiment: Experiment = EXPERIMENT,
+    cache: Cache = ".cache",
+    evaluator_python: Annotated[str, typer.Option(help="Empty: the one of setup.")] = "",
+    allow_weak_sandbox: Annotated[
+        bool, typer.Option(help="Go on where only process limits can be had.")
+    ] = False,
+) -> None:
+    """Run every reference of a data set; name those that fail here, whose samples are left out."""
+    failing = workbench.verify_references(
+        experiment,
+        cache=cache,
+        evaluator_python=evaluator_python,
+        allow_weak_sandbox=allow_weak_sandbox,
+    )
+    if failing:
+        raise typer.Exit(1)
 
 
 @app.command()

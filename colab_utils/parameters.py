@@ -44,13 +44,15 @@ class RunParameters(_Parameters):
 class ScoringParameters(_Parameters):
     """What scoring is told; `evaluator_python` empty means the kernel's own interpreter.
 
-    `run_dir` is a run directory. `workers` counts answers judged at once, 0 for the default.
+    `run_dir` is a run directory; `only` names one task, condition, sample or request, empty for
+    all. `workers` counts answers judged at once, 0 for the default.
     """
 
     run_dir: str = Field(min_length=1)
     evaluator_python: str = ""
     allow_weak_sandbox: bool = False
     allow_incomplete: bool = False
+    only: str = ""
     workers: int = Field(default=0, ge=0)
 
     @field_validator("allow_weak_sandbox", "allow_incomplete", mode="before")

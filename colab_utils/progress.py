@@ -27,15 +27,16 @@ class ProgressLine:
         self._shown = 0.0
         self._last = ""
 
-    def show(self, text: str, key: object = None) -> None:
-        """Show `text`; `key` names the phase it belongs to."""
+    def show(self, text: str, key: object = None, more: str = "") -> None:
+        """Show `text`; `key` names its phase, `more` stands below it in a notebook."""
         now = time.monotonic()
         fresh = key != self._key
         if text == self._last or (not fresh and not self._tty and now - self._shown < self._pause):
             return
         self._key, self._shown, self._last = key, now, text
         if self._display is not None:
-            self._display.update({"text/plain": text}, raw=True)
+            whole = f"{text}\n{more}" if more else text
+            self._display.update({"text/plain": whole}, raw=True)
         elif self._tty:
             print(f"\r\x1b[2K{text}", end="", flush=True)
         else:

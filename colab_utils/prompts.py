@@ -78,9 +78,13 @@ def messages(request: Request, model: ModelManifest) -> list[Message]:
     turns = [{"role": turn.role, "content": turn.content} for turn in model.extra_turns]
     if model.system_preamble is not None:
         turns.append({"role": "system", "content": model.system_preamble})
+    return [*turns, {"role": "user", "content": user_turn(request)}]
+
+
+def user_turn(request: Request) -> str:
+    """What the user says in one request: the shared context first, the question last."""
     surface = request.sample.surfaces[request.condition]
-    content = _BUILDERS[request.sample.task](request.sample, surface)
-    return [*turns, {"role": "user", "content": content}]
+    return _BUILDERS[request.sample.task](request.sample, surface)
 
 
 def render_all(

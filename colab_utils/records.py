@@ -157,6 +157,28 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it; raises `RunDirectoryError` when it can't be made."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def read_appended(path: Path) -> list[dict[str, Any]]:
+    """Records of a file that is appended to, none when it is not there.
+
+    A last line that a kill has torn is cut off the file; raises `RecordError` for any other.
+    """
+    if not path.exists():
+        return []
+    data = read_bytes(path)
+    whole = data[: data.rfind(b"\n") + 1]
+    if whole != data:
+        write_atomic(path, whole)
+    return [record for _, record in parse_lines(whole, where=str(path))]
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that it is whole or absent: other name, fsync, rename, fsync of the folder.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from colab_utils import checkpoints, records
+from colab_utils import records
+from colab_utils.answers import dataset_requests, load_answers
 from colab_utils.errors import ParameterError, ScoringError
 from colab_utils.evaluators import execution_accuracy, program_value, unit_tests
 from colab_utils.evaluators.extraction import EXTRACTION_VERSION
@@ -28,29 +28,24 @@ from colab_utils.evaluators.sandbox import Sandbox
 from colab_utils.heartbeat import now
 from colab_utils.interpreters import describe_interpreter
 from colab_utils.judging import SANITISE_SECONDS, Judge, Reference, answer_digest
-from colab_utils.responses import Response, parse_responses
-from colab_utils.run_directory import RunDirectory
+from colab_utils.responses import Response
 from colab_utils.samples import Dataset
+from colab_utils.scoring_progress import Meter, Progress
 from colab_utils.verdicts import Scoring, load_scorings
-
-Progress = Callable[["ScoringProgress"], None]
 
 _SANITISER = "bigcodebench"
 
 
 @dataclass(frozen=True)
-class ScoringProgress:
-    """Where a scoring stands: `phase` is `references` or `answers`."""
+class PartialScoring:
+    """Verdict lines of the chosen answers; a complete scoring takes them over."""
 
-    phase: str
-    done: int
-    total: int
-    passed: int
-    seconds_left: float | None
+    verdicts: list[dict[str, Any]]
+    folder: Path
 
     def __str__(self) -> str:
-        left = "" if self.seconds_left is None else f", left: {self.seconds_left:.0f} s"
-        return f"judging {self.phase}: {self.done}/{self.total}, {self.passed} passed{left}"
+        passed = sum(verdict["passed"] for verdict in self.verdicts)
+        return f"{len(self.verdicts)} answers judged, {passed} passed; kept in {self.folder}"
 
 
 @dataclass(frozen=True)
@@ -109,11 +104,143 @@ def score(
     when only the weak sandbox can be had and `allow_weak_sandbox` is False, or when programs
     can't import there; `EvaluatorFailed` when a worker can't be run.
     """
-    if workers is not None and workers < 1:
-        raise ParameterError(
-            f"is {workers}", where="workers", mend="give 1 or more, or leave it out"
-        )
-    responses, digest = _answers(run_dir, dataset, allow_incomplete)
+    with _judging(
+        run_dir, dataset, evaluator_python, allow_weak_sandbox, allow_incomplete, workers, progress
+    ) as session:
+        earlier = session.earlier()
+        if earlier is not None and earlier.responses_sha256 == session.digest:
+            return ScoringResult(earlier, session.folder, True)
+        if earlier is not None and not earlier.incomplete:
+            raise ScoringError(
+                "holds this evaluator's verdicts on other answers",
+                where=str(session.folder),
+                mend="move that folder away to score these answers",
+            )
+        verdicts = _verdicts(session, session.responses, progress)
+        ordered = [verdicts[response.request_id] for response in session.responses]
+        records.write_atomic(session.folder / "verdicts.jsonl", records.encode_lines(ordered))
+        record = records.encode_line(session.record())
+        records.write_atomic(session.folder / "scoring.json", record)
+        (session.folder / "verdicts.part.jsonl").unlink(missing_ok=True)
+        scoring = session.earlier()
+        assert scoring is not None
+        return ScoringResult(scoring, session.folder, False)
+
+
+def score_part(
+    run_dir: Path,
+    only: str,
+    *,
+    dataset: Dataset,
+    evaluator_python: Path,
+    allow_weak_sandbox: bool = False,
+    workers: int | None = None,
+    progress: Progress = lambda state: None,
+) -> PartialScoring:
+    """Judge only the answers of one task, condition, sample or request.
+
+    Takes what a run has answered so far. Raises what `score` raises, and `ParameterError` when
+    `only` names nothing that was answered.
+    """
+    with _judging(
+        run_dir, dataset, evaluator_python, allow_weak_sandbox, True, workers, progress
+    ) as session:
+        chosen = [
+            r for r in session.responses if only in (r.task, r.condition, r.sample_id, r.request_id)
+        ]
+        if not chosen:
+            raise ParameterError(
+                f"{only!r} is no task, condition, sample or request that was answered",
+                where="only",
+                mend=f"give for instance {session.responses[0].request_id!r}",
+            )
+        verdicts = _verdicts(session, chosen, progress)
+        return PartialScoring([verdicts[r.request_id] for r in chosen], session.folder)
+
+
+def verify_references(
+    folder: Path,
+    *,
+    dataset: Dataset,
+    evaluator_python: Path,
+    allow_weak_sandbox: bool = False,
+    workers: int | None = None,
+    progress: Progress = lambda state: None,
+) -> dict[str, Reference]:
+    """Run every reference of a data set; what was found is kept in `folder`.
+
+    Raises what `score` raises of the sandbox and the interpreter.
+    """
+    box = probe(evaluator_python, allow_weak=allow_weak_sandbox)
+    with Judge(dataset, evaluator_python, box, _workers(workers)) as judge:
+        return _references(folder, judge, _evaluator_settings(evaluator_python, box), progress)
+
+
+@dataclass(frozen=True)
+class _Session:
+    """One scoring at work: what it judges, by whom, and where its verdicts lie."""
+
+    run_dir: Path
+    responses: list[Response]
+    digest: str
+    judge: Judge
+    box: Sandbox
+    settings: dict[str, Any]
+    references: dict[str, Reference]
+
+    @property
+    def excluded(self) -> dict[str, str]:
+        """Samples whose reference fails, with the reason."""
+        return {n: r.problem for n, r in self.references.items() if r.problem is not None}
+
+    @property
+    def fingerprint(self) -> str:
+        """The evaluator fingerprint."""
+        return records.sha256_json({**self.settings, "excluded": sorted(self.excluded)})
+
+    @property
+    def folder(self) -> Path:
+        """Where the verdicts under this fingerprint lie."""
+        return _folder(self.run_dir, self.fingerprint)
+
+    def earlier(self) -> Scoring | None:
+        """The completed scoring under this fingerprint, if there is one."""
+        scorings = load_scorings(self.run_dir)
+        return next((s for s in scorings if s.evaluator_fingerprint == self.fingerprint), None)
+
+    def record(self) -> dict[str, Any]:
+        """The content of `scoring.json`."""
+        asked = {r.request_id for r in dataset_requests(self.run_dir, self.judge.dataset)}
+        return {
+            "format": 1,
+            "evaluator_fingerprint": self.fingerprint,
+            "evaluator": {**self.settings, "excluded": sorted(self.excluded)},
+            "sandbox": {"level": self.box.level, "what": self.box.what},
+            "responses_sha256": self.digest,
+            "dataset_sha256": self.judge.dataset.manifest.sha256,
+            "requests": len(self.responses),
+            "incomplete": sorted(asked - {r.request_id for r in self.responses}),
+            "excluded": sorted(self.excluded),
+            "excluded_because": self.excluded,
+            "missing_modules": self.judge.missing_modules,
+            "equal_programs": self.judge.reused,
+            "completed": now(),
+        }
+
+
+@contextmanager
+def _judging(
+    run_dir: Path,
+    dataset: Dataset,
+    evaluator_python: Path,
+    allow_weak_sandbox: bool,
+    allow_incomplete: bool,
+    workers: int | None,
+    progress: Progress,
+) -> Iterator[_Session]:
+    """Check everything, hold the run's scoring lock, run the references."""
+    count = _workers(workers)
+    responses, digest = load_answers(run_dir, dataset, allow_incomplete)
     packages = describe_interpreter(evaluator_python).packages
     if _SANITISER not in packages and any(r.task == "code" for r in responses):
         raise ScoringError(
@@ -122,115 +249,16 @@ def score(
             mend="run the set-up again, or name an interpreter that has it",
         )
     box = probe(evaluator_python, allow_weak=allow_weak_sandbox)
-    with (
-        _alone(run_dir),
-        Judge(dataset, evaluator_python, box, workers or min(2, os.cpu_count() or 1)) as judge,
-    ):
-        return _scored(run_dir, dataset, evaluator_python, judge, box, responses, digest, progress)
+    with _alone(run_dir), Judge(dataset, evaluator_python, box, count) as judge:
+        settings = _evaluator_settings(evaluator_python, box)
+        references = _references(run_dir / "scoring", judge, settings, progress)
+        yield _Session(run_dir, responses, digest, judge, box, settings, references)
 
 
-def _scored(
-    run_dir: Path,
-    dataset: Dataset,
-    evaluator_python: Path,
-    judge: Judge,
-    box: Sandbox,
-    responses: list[Response],
-    digest: str,
-    progress: Progress,
-) -> ScoringResult:
-    settings = _evaluator_settings(evaluator_python, box)
-    references = _references(run_dir, judge, settings, progress)
-    excluded = {name: r.problem for name, r in references.items() if r.problem is not None}
-    settings["excluded"] = sorted(excluded)
-    fingerprint = records.sha256_json(settings)
-    folder = _folder(run_dir, fingerprint)
-    expected = {request.request_id for request in dataset_requests(run_dir, dataset)}
-    missing = sorted(expected - {response.request_id for response in responses})
-    earlier = next(
-        (s for s in load_scorings(run_dir) if s.evaluator_fingerprint == fingerprint), None
-    )
-    if earlier is not None and earlier.responses_sha256 == digest:
-        return ScoringResult(earlier, folder, True)
-    if earlier is not None and not earlier.incomplete:
-        raise ScoringError(
-            "holds this evaluator's verdicts on other answers",
-            where=str(folder),
-            mend="move that folder away to score these answers",
-        )
-    verdicts = _verdicts(folder, responses, judge, references, progress)
-    ordered = [verdicts[response.request_id] for response in responses]
-    records.write_atomic(folder / "verdicts.jsonl", records.encode_lines(ordered))
-    record = {
-        "format": 1,
-        "evaluator_fingerprint": fingerprint,
-        "evaluator": settings,
-        "sandbox": {"level": box.level, "what": box.what},
-        "responses_sha256": digest,
-        "dataset_sha256": dataset.manifest.sha256,
-        "requests": len(responses),
-        "incomplete": missing,
-        "excluded": sorted(excluded),
-        "excluded_because": excluded,
-        "missing_modules": judge.missing_modules,
-        "equal_programs": judge.reused,
-        "completed": now(),
-    }
-    records.write_atomic(folder / "scoring.json", records.encode_line(record))
-    (folder / "verdicts.part.jsonl").unlink(missing_ok=True)
-    scoring = next(s for s in load_scorings(run_dir) if s.evaluator_fingerprint == fingerprint)
-    return ScoringResult(scoring, folder, False)
-
-
-def dataset_requests(run_dir: Path, dataset: Dataset) -> Sequence[Any]:
-    """The requests that a run of this kind has."""
-    run = RunDirectory(run_dir).read_run()
-    smoke = run is not None and run["kind"] == "smoke"
-    return dataset.smoke_requests() if smoke else dataset.requests()
-
-
-def _answers(run_dir: Path, dataset: Dataset, allow_incomplete: bool) -> tuple[list[Response], str]:
-    directory = RunDirectory(run_dir)
-    run = directory.read_run()
-    if run is None:
-        raise ScoringError("holds no run", where=str(run_dir), mend="name a run directory")
-    if run["run"]["dataset_sha256"] != dataset.manifest.sha256:
-        raise ScoringError(
-            f"answers another data set than {dataset.manifest.name} as it is now",
-            where=str(run_dir),
-            mend="restore the data set that the run pinned",
-        )
-    if directory.responses.exists():
-        data = records.read_bytes(directory.responses)
-    elif allow_incomplete:
-        ids = [request.request_id for request in dataset_requests(run_dir, dataset)]
-        finished = checkpoints.verify(directory.chunks, ids).finished
-        data = b"".join(finished[chunk].read_bytes() for chunk in sorted(finished))
-    else:
-        raise ScoringError(
-            "is not complete, so some answers are missing",
-            where=str(run_dir),
-            mend="let the run end, or score what is there (allow_incomplete)",
-        )
-    digest = records.sha256_bytes(data)
-    completed = run.get("completed") or {}
-    if directory.responses.exists() and completed.get("responses_sha256") != digest:
-        raise ScoringError(
-            "is not what the run wrote (another sha256 than run.json says)",
-            where=str(directory.responses),
-            mend="restore the file; a start of the run makes it again from its chunks",
-        )
-    responses = parse_responses(data, where=str(directory.responses))
-    known = {request.request_id for request in dataset_requests(run_dir, dataset)}
-    for response in responses:
-        if response.request_id not in known:
-            raise ScoringError(
-                f"answers {response.request_id!r}, which the data set does not have",
-                where=str(directory.responses),
-            )
-    if not responses:
-        raise ScoringError("holds no answers", where=str(run_dir))
-    return responses, digest
+def _workers(given: int | None) -> int:
+    if given is not None and given < 1:
+        raise ParameterError(f"is {given}", where="workers", mend="give 1 or more, or leave it out")
+    return given or min(2, os.cpu_count() or 1)
 
 
 def _evaluator_settings(python: Path, box: Sandbox) -> dict[str, Any]:
@@ -252,7 +280,7 @@ def _evaluator_settings(python: Path, box: Sandbox) -> dict[str, Any]:
 
 
 def _references(
-    run_dir: Path, judge: Judge, settings: dict[str, Any], progress: Progress
+    folder: Path, judge: Judge, settings: dict[str, Any], progress: Progress
 ) -> dict[str, Reference]:
     """Every sample's reference by sample id, run once an evaluator and data set.
 
@@ -267,41 +295,43 @@ def _references(
         },
     }
     key = records.sha256_json({**settings, **content})[:12]
-    store = run_dir / "scoring" / f"references.{key}.jsonl"
+    records.make_folder(folder)
+    store = folder / f"references.{key}.jsonl"
     known = {
         line["sample_id"]: line
-        for line in _whole_lines(store)
+        for line in records.read_appended(store)
         if {"sample_id", "problem", "gold"} <= line.keys()
     }
     todo = [sample for sample in samples if sample.sample_id not in known]
-    meter = _Meter("references", len(samples), len(samples) - len(todo), progress)
+    meter = Meter("references", len(samples), len(samples) - len(todo), progress)
     meter.passed = sum(line["problem"] is None for line in known.values())
+    if not todo:
+        return _as_references(known)
     for sample, found in _parallel(judge, judge.reference, todo):
         line = {"sample_id": sample.sample_id, "problem": found.problem, "gold": found.gold}
         records.append_line(store, line)
         known[sample.sample_id] = line
-        meter.one_more(found.problem is None)
-    return {name: Reference(line["problem"], line["gold"]) for name, line in known.items()}
+        meter.passed += found.problem is None
+        meter.one_more()
+    return _as_references(known)
+
+
+def _as_references(lines: dict[str, dict[str, Any]]) -> dict[str, Reference]:
+    return {name: Reference(line["problem"], line["gold"]) for name, line in lines.items()}
 
 
 def _verdicts(
-    folder: Path,
-    responses: list[Response],
-    judge: Judge,
-    references: dict[str, Reference],
-    progress: Progress,
+    session: _Session, responses: list[Response], progress: Progress
 ) -> dict[str, dict[str, Any]]:
     """All verdicts by request id; those that an earlier scoring left on equal answers are kept.
 
     An earlier one was killed, or judged what there was of a run that has gone on since.
     """
+    folder, judge = session.folder, session.judge
     part = folder / "verdicts.part.jsonl"
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise records.unwritable(folder, error) from error
+    records.make_folder(folder)
     answers = {response.request_id: answer_digest(response) for response in responses}
-    left = [*_whole_lines(folder / "verdicts.jsonl"), *_whole_lines(part)]
+    left = [*records.read_appended(folder / "verdicts.jsonl"), *records.read_appended(part)]
     verdicts = {
         line["request_id"]: line
         for line in left
@@ -309,36 +339,28 @@ def _verdicts(
         and answers[line["request_id"]] == line.get("answer_sha256")
     }
     todo = [response for response in responses if response.request_id not in verdicts]
-    meter = _Meter("answers", len(responses), len(verdicts), progress)
-    meter.passed = sum(verdict["passed"] for verdict in verdicts.values())
+    meter = Meter("answers", len(responses), len(verdicts), progress)
+    for response in responses:
+        if response.request_id in verdicts:
+            meter.count(verdicts[response.request_id]["passed"], response, verdicts)
 
     def verdict_of(response: Response) -> dict[str, Any]:
-        return judge.verdict(response, references[response.sample_id])
+        return judge.verdict(response, session.references[response.sample_id])
 
     for response, verdict in _parallel(judge, verdict_of, todo):
         records.append_line(part, verdict)
         verdicts[response.request_id] = verdict
-        meter.one_more(verdict["passed"])
+        meter.count(verdict["passed"], response, verdicts)
+        meter.one_more()
     return verdicts
-
-
-def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    """The records of a file that is appended to; a last line that a kill has torn is cut off."""
-    if not path.exists():
-        return []
-    data = records.read_bytes(path)
-    whole = data[: data.rfind(b"\n") + 1]
-    if whole != data:
-        records.write_atomic(path, whole)
-    return [record for _, record in records.parse_lines(whole, where=str(path))]
 
 
 @contextmanager
 def _alone(run_dir: Path) -> Iterator[None]:
     """Hold the lock of a run's scorings; raises `ScoringError` when another process does."""
     path = run_dir / "scoring" / "lock"
+    records.make_folder(path.parent)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise records.unwritable(path, error) from error
@@ -366,20 +388,6 @@ def _parallel(
             yield item, future.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-class _Meter:
-    def __init__(self, phase: str, total: int, done: int, progress: Progress) -> None:
-        self.passed = 0
-        self._phase, self._total, self._done, self._progress = phase, total, done, progress
-        self._before, self._began = done, time.monotonic()
-
-    def one_more(self, passed: bool) -> None:
-        self._done += 1
-        self.passed += passed
-        each = (time.monotonic() - self._began) / (self._done - self._before)
-        left = each * (self._total - self._done)
-        self._progress(ScoringProgress(self._phase, self._done, self._total, self.passed, left))
 
 
 def _folder(run_dir: Path, fingerprint: str) -> Path:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from colab_utils import colab, environments, fingerprints, gate, launch, weights
 from colab_utils import mirror as mirroring
-from colab_utils import scoring as scoring_module
 from colab_utils.engine import Operating
 from colab_utils.errors import ParameterError, SmokeFailed
 from colab_utils.fetch import ensure_weights
@@ -28,13 +27,17 @@ from colab_utils.manifests import (
     load_model_manifest,
     manifest_path,
 )
-from colab_utils.parameters import ReportParameters, RunParameters, ScoringParameters, checked
+from colab_utils.parameters import ReportParameters, RunParameters, checked
 from colab_utils.progress import ProgressLine, seconds_text
 from colab_utils.responses import read_responses
 from colab_utils.run_directory import RunDirectory, RunStatus
 from colab_utils.run_record import RunSpec
 from colab_utils.samples import Dataset, load_dataset
-from colab_utils.scoring import ScoringResult
+from colab_utils.scoring_verbs import dataset_of as dataset_of
+from colab_utils.scoring_verbs import explain as explain
+from colab_utils.scoring_verbs import score as score
+from colab_utils.scoring_verbs import setup_evaluator as setup_evaluator
+from colab_utils.scoring_verbs import verify_references as verify_references
 
 if TYPE_CHECKING:
     from colab_utils.report import Report
@@ -43,7 +46,6 @@ Say = Callable[[str], None]
 Kind = Literal["smoke", "full"]
 CHUNK_SIZE: dict[Kind, int] = {"smoke": 5, "full": 32}
 ENGINE_FOLDER = PROJECT / ".envs" / "engine"
-EVALUATOR_FOLDER = PROJECT / ".envs" / "evaluator"
 
 
 @dataclass(frozen=True)
@@ -92,11 +94,6 @@ def setup(experiment: str = "embedded", *, say: Say = print) -> Path:
     )
 
 
-def setup_evaluator(*, say: Say = print) -> Path:
-    """Make the evaluator environment, which runs model-written programs; return its interpreter."""
-    return environments.make_evaluator_environment(folder=EVALUATOR_FOLDER, progress=say)
-
-
 def smoke(say: Say = print, **values: Any) -> RunResult:
     """Run the smoke gate of one model: 15 requests; raises `SmokeFailed` when it is not passed.
 
@@ -129,30 +126,6 @@ def full_run(say: Say = print, **values: Any) -> RunResult:
     return _run("full", _prepare(values), say)
 
 
-def score(say: Say = print, **values: Any) -> ScoringResult:
-    """Judge a run's answers by running them; takes the fields of `ScoringParameters`.
-
-    Needs no engine, never touches responses, and does nothing when the same evaluator has
-    judged the same answers before.
-    """
-    parameters = checked(ScoringParameters, values)
-    directory = colab.local_folder(parameters.run_dir, parameter="run_dir")
-    line = ProgressLine()
-    scoring = scoring_module.score(
-        directory,
-        dataset=dataset_of(directory),
-        evaluator_python=environments.evaluator_interpreter(
-            parameters.evaluator_python or EVALUATOR_FOLDER / "bin" / "python"
-        ),
-        allow_weak_sandbox=parameters.allow_weak_sandbox,
-        allow_incomplete=parameters.allow_incomplete,
-        workers=parameters.workers or None,
-        progress=lambda progress: line.show(str(progress), key=progress.phase),
-    )
-    line.end(str(scoring))
-    return scoring
-
-
 def report(say: Say = print, **values: Any) -> Report:
     """Write the report of scored runs; takes the fields of `ReportParameters`.
 
@@ -176,16 +149,6 @@ def run_dir(runs: str, experiment: str, model: str, kind: Kind = "full") -> Path
     name = load_experiment_manifest(experiment).name
     folder = colab.local_folder(runs, parameter="runs")
     return folder / name / load_model_manifest(model).name / kind
-
-
-def dataset_of(directory: Path) -> Dataset:
-    """The data set that a run directory's answers belong to, by the name its run.json holds."""
-    run = RunDirectory(directory).read_run()
-    if run is None:
-        raise ParameterError(
-            "holds no run", where=f"{directory}", mend="run the model first, or correct run_dir"
-        )
-    return load_dataset(load_dataset_manifest(PROJECT / run["dataset_manifest"]))
 
 
 def _prepare(values: dict[str, Any]) -> _Prepared:

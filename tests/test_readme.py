@@ -13,7 +13,7 @@ README = (PROJECT / "README.md").read_text(encoding="utf-8")
 
 
 def test_verbs_are_documented_and_documented_verbs_exist():
-    shown = set(re.findall(r"python -m colab_utils (\w+)", README))
+    shown = set(re.findall(r"python -m colab_utils ([\w-]+)", README))
     verbs = set(get_command(app).commands) - {"demo"}
     assert shown == verbs
 

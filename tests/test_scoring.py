@@ -14,10 +14,12 @@ from answered_runs import CODE, RIGHT, answered_run
 from builders import code_line, finance_line, small_lines, sql_line, write_dataset
 
 from colab_utils import records
-from colab_utils.errors import ScoringError
+from colab_utils.errors import ParameterError, ScoringError
+from colab_utils.explanation import explain
 from colab_utils.manifests import PROJECT, load_dataset_manifest
 from colab_utils.samples import Dataset, load_dataset
-from colab_utils.scoring import latest_scoring, score
+from colab_utils.scoring import latest_scoring, score, score_part, verify_references
+from colab_utils.scoring_progress import ScoringProgress
 
 PYTHON = PROJECT / ".envs" / "evaluator" / "bin" / "python"
 
@@ -182,3 +184,93 @@ def test_an_interpreter_without_the_sanitiser_is_named(tmp_path, dataset):
     run = answered_run(tmp_path / "run", dataset, lambda r: RIGHT[r.sample.task])
     with pytest.raises(ScoringError, match="lacks bigcodebench"):
         score(run, dataset=dataset, evaluator_python=Path(sys.executable))
+
+
+def test_part_of_the_answers_is_judged_and_taken_over(tmp_path, dataset):
+    run = answered_run(tmp_path / "run", dataset, lambda r: RIGHT[r.sample.task])
+    part = score_part(run, "KO", dataset=dataset, evaluator_python=PYTHON)
+    assert {v["request_id"] for v in part.verdicts} == {"code-0/KO", "sql-0/KO", "finance-0/KO"}
+    assert latest_scoring(run) is None
+    kept = {v["request_id"]: v["seconds"] for v in part.verdicts}
+    whole = by_id(score(run, dataset=dataset, evaluator_python=PYTHON))
+    assert {name: whole[name].seconds for name in kept} == kept
+    one = score_part(run, "sql-0/MIX1", dataset=dataset, evaluator_python=PYTHON)
+    assert [v["request_id"] for v in one.verdicts] == ["sql-0/MIX1"]
+    with pytest.raises(ParameterError, match="'FR' is no task, condition, sample or request"):
+        score_part(run, "FR", dataset=dataset, evaluator_python=PYTHON)
+
+
+def test_two_scorings_of_one_run_do_not_meet(tmp_path, dataset):
+    run = answered_run(tmp_path / "run", dataset, lambda r: RIGHT[r.sample.task])
+    refused = []
+
+    def again(state: ScoringProgress) -> None:
+        with pytest.raises(ScoringError, match="is being scored by another process"):
+            score(run, dataset=dataset, evaluator_python=PYTHON)
+        refused.append(state)
+
+    score(run, dataset=dataset, evaluator_python=PYTHON, progress=again)
+    assert "passed" in refused[-1].table and "finance" in refused[-1].table
+    # KO and EN stand in columns, each with its one answer a task.
+    assert refused[-1].table.count("1/1") == 15
+
+
+def test_references_are_run_once_and_the_failing_named(tmp_path):
+    broken = code_line(1)
+    broken["reference"]["code_prompt"] = "import not_installed\ndef task_func(x):\n"
+    unimportable = code_line(2)
+    unimportable["reference"]["test"] = (
+        "import unittest\nfrom nowhere import x\nclass TestCases(unittest.TestCase):\n"
+        "    def test_a(self):\n        pass\n"
+    )
+    dataset = dataset_in(tmp_path, [*small_lines(), broken, unimportable])
+    found = verify_references(tmp_path / "kept", dataset=dataset, evaluator_python=PYTHON)
+    assert {n for n, r in found.items() if r.problem} == {"code-1", "code-2"}
+    assert "not_installed" in found["code-1"].problem and "nowhere" in found["code-2"].problem
+    assert found["sql-0"].gold["rows"] >= 1
+    file = next((tmp_path / "kept").glob("references.*.jsonl"))
+    data = file.read_bytes()
+    # A kill tore the last line: that reference is run again, no other.
+    file.write_bytes(data[:-9])
+    assert verify_references(tmp_path / "kept", dataset=dataset, evaluator_python=PYTHON) == found
+    assert file.read_bytes() == data
+
+
+def test_one_answer_is_explained_from_prompt_to_verdicts(tmp_path, dataset):
+    def reply(request):
+        return "\ud800 모르겠습니다" if request.condition == "MIX2" else RIGHT[request.sample.task]
+
+    run = answered_run(tmp_path / "run", dataset, reply)
+    assert "not scored yet" in explain(run, "code-0/KO", dataset=dataset)
+    score(run, dataset=dataset, evaluator_python=PYTHON)
+    for task, word in (("code", "class TestCases"), ("sql", "compared with"), ("finance", "gold:")):
+        text = explain(run, f"{task}-0/KO", dataset=dataset)
+        for part in ("the prompt", "answer (stop", "extracted (", "what ran", "passed: True", word):
+            assert part in text
+    lost = explain(run, "code-0/MIX2", dataset=dataset)
+    assert "\\udcd8" not in lost and "no_answer: no program in the reply" in lost
+    lost.encode("utf-8")
+    with pytest.raises(ParameterError, match="no request of this run"):
+        explain(run, "code-9/KO", dataset=dataset)
+
+
+def test_a_scoring_of_a_run_that_went_on_keeps_its_verdicts(tmp_path, dataset):
+    run = answered_run(tmp_path / "run", dataset, lambda r: RIGHT[r.sample.task])
+    whole = (run / "responses.jsonl").read_bytes()
+    record = records.read_json(run / "run.json")
+    lines = whole.split(b"\n")
+    some = b"\n".join(lines[:5]) + b"\n"
+    (run / "responses.jsonl").write_bytes(some)
+    record["completed"]["responses_sha256"] = records.sha256_bytes(some)
+    (run / "run.json").write_bytes(records.encode_line(record))
+    first = score(run, dataset=dataset, evaluator_python=PYTHON)
+    assert len(first.scoring.incomplete) == 10
+    (run / "responses.jsonl").write_bytes(whole)
+    record["completed"]["responses_sha256"] = records.sha256_bytes(whole)
+    (run / "run.json").write_bytes(records.encode_line(record))
+    second = score(run, dataset=dataset, evaluator_python=PYTHON)
+    assert second.scoring.incomplete == [] and second.folder == first.folder
+    kept = {v.request_id: v.seconds for v in first.scoring.verdicts}
+    assert {
+        v.request_id: v.seconds for v in second.scoring.verdicts if v.request_id in kept
+    } == kept

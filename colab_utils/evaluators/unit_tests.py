@@ -82,8 +82,13 @@ def expected_tests(source: str) -> int:
     return len(names)
 
 
+def whole_program(solution: str, reference: dict[str, Any]) -> str:
+    """The text that runs: the stub, a `pass`, the solution, the tests."""
+    return f"{_program(solution, reference)}\n{reference['test']}"
+
+
 def _job(solution: str, reference: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": "code", "program": f"{_program(solution, reference)}\n{reference['test']}"}
+    return {"kind": "code", "program": whole_program(solution, reference)}
 
 
 def _program(solution: str, reference: dict[str, Any]) -> str:
