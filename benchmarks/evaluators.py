@@ -1,18 +1,19 @@
 """Measure the evaluators: seconds an answer by task, and the code evaluator beside upstream's own.
 
 Without arguments the embedded data set's references are the answers. With BigCodeBench task files
-(see code_replies.py) upstream's evaluator judges the same replies in the same interpreter, one
-after another, each library loaded for each reply as upstream does; that runs their reference
-programs unconfined, so do it on a machine that may be lost.
+(see code_replies.py) upstream's evaluator judges the same replies in the same interpreter, with as
+many workers, all of them in one bubblewrap, each library loaded for each reply as upstream does.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import queue
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -73,37 +74,57 @@ def embedded() -> None:
             )
 
 
-def beside_upstream(paths: list[Path], every: int, kind: str) -> None:
-    """Both evaluators on the same replies, one after another; verdicts that differ are listed."""
+def beside_upstream(
+    paths: list[Path], every: int, kinds: list[str], workers: int
+) -> dict[str, tuple[bool, bool]]:
+    """Both evaluators on the same replies, one after another; (ours, upstream's) by reply."""
     tasks = load_tasks(paths)[::every]
-    chosen = [r for r in replies(tasks) if r["id"].endswith(f"/{kind}")]
+    chosen = [r for r in replies(tasks) if r["id"].rpartition("/")[2] in kinds]
+    box = probe(PYTHON, allow_weak=False)
     lines = "".join(json.dumps(r) + "\n" for r in chosen)
+    script = Path(__file__).with_name("upstream_code.py")
+    scratch = Path(tempfile.gettempdir())
+    confined = box.confinement(PYTHON, slot=0, scratch=scratch, readable=(script,))
     began = time.perf_counter()
     upstream = subprocess.run(
-        [str(PYTHON), "-I", str(Path(__file__).with_name("upstream_code.py"))],
-        input=lines, capture_output=True, text=True, check=True,
+        [*confined["holder"], "--setenv", "MPLBACKEND", "Agg", "--setenv", "HOME", "/tmp", "--",
+         str(PYTHON), "-I", str(script), "--workers", str(workers)],
+        input=lines, stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
     theirs = time.perf_counter() - began
-    said = {line["id"]: line["passed"] for line in map(json.loads, upstream.stdout.splitlines())}
-    box = probe(PYTHON, allow_weak=False)
+    # Programs may print there too.
+    told = [json.loads(n) for n in upstream.stdout.split("\n") if n.startswith('{"id": ')]
+    said = {line["id"]: line["passed"] for line in told}
+    slots: queue.Queue[int] = queue.Queue()
+    for slot in range(workers):
+        slots.put(slot)
     began = time.perf_counter()
-    with Workers(PYTHON, box, [*imported(tasks), "tensorflow"]) as workers:
-        workers.start()
+    with (
+        Workers(PYTHON, box, [*imported(tasks), "tensorflow"]) as processes,
+        ThreadPoolExecutor(workers) as pool,
+    ):
+        processes.start()
         loaded = time.perf_counter() - began
-        ours = {r["id"]: passes_upstream(r, workers) for r in chosen}
+        verdicts = pool.map(lambda r: passes_upstream(r, processes, slots), chosen)
+        ours = {r["id"]: passed for r, passed in zip(chosen, verdicts, strict=True)}
     seconds = time.perf_counter() - began
     differ = [name for name in ours if ours[name] != said[name]]
-    print(f"replies: {len(chosen)} ({kind}); sandbox: {box.level}")
+    print(f"replies: {len(chosen)} ({', '.join(kinds)}), {workers} at a time; sandbox: {box.level}")
     print(f"upstream: {theirs:.1f} s; {sum(said.values())} passed")
     print(f"ours: {seconds:.1f} s, of it {loaded:.1f} s to load the libraries once")
     print(f"upstream / ours: {theirs / seconds:.1f}; verdicts that differ: {differ or 'none'}")
+    return {name: (ours[name], said[name]) for name in ours}
 
 
-def passes_upstream(line: dict[str, Any], workers: Workers) -> bool:
+def passes_upstream(line: dict[str, Any], workers: Workers, slots: queue.Queue[int]) -> bool:
     """Our `passed_upstream` of one reply."""
 
     def run(job: dict[str, Any], seconds: float) -> dict[str, Any]:
-        return workers.run(job, seconds=seconds)
+        slot = slots.get()
+        try:
+            return workers.run(job, seconds=seconds, slot=slot)
+        finally:
+            slots.put(slot)
 
     def sanitise(text: str, entry_point: str) -> str | None:
         job = {"kind": "sanitise", "text": text, "entry_point": entry_point}
@@ -119,16 +140,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tasks", nargs="*", type=Path)
     parser.add_argument("--every", type=int, default=1, help="take each n-th task")
-    parser.add_argument("--kind", default="canonical", help="which replies of code_replies.py")
+    parser.add_argument("--workers", type=int, default=1, help="replies judged at once")
+    parser.add_argument("--kinds", default="canonical", help="which replies of code_replies.py")
     given = parser.parse_args()
     if not PYTHON.exists():
         sys.exit("the evaluator environment is missing: run `make setup`")
     if given.tasks:
-        beside_upstream(given.tasks, given.every, given.kind)
+        beside_upstream(given.tasks, given.every, given.kinds.split(","), given.workers)
     else:
         embedded()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"peak memory of the scoring process: {peak:.0f} MiB")
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    print(
+        f"peak memory: scoring process {own:.0f} MiB, largest process below it {children:.0f} MiB"
+    )
 
 
 if __name__ == "__main__":

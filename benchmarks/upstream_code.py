@@ -3,7 +3,7 @@
 Reads JSON lines {id, text, code_prompt, entry_point, test} from standard input and writes one
 line {id, passed, status, seconds} each, in the order in which they end. The chain is upstream's
 own: `sanitize`, the stub, a `pass`, the solution, then `untrusted_check`. Nothing here keeps a
-program in: give it references and what was made from them, in a sandbox.
+program in: run it in a sandbox.
 """
 
 from __future__ import annotations

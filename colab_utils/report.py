@@ -153,7 +153,7 @@ def _figure_label(analyses: Sequence[RunAnalysis]) -> str:
 
 
 def _lists(database: Path, run_id: str) -> dict[str, list[dict[str, Any]]]:
-    """Rows that a reader should look at: rejected requests, and verdicts that disagree."""
+    """Rows that a reader should look at: rejected requests, verdicts that disagree, other rules."""
     opened = Database(str(database))
     try:
         return {
@@ -170,6 +170,9 @@ def _lists(database: Path, run_id: str) -> dict[str, list[dict[str, Any]]]:
                     "ORDER BY position",
                     [run_id],
                 )
+            ),
+            "sensitivity": list(
+                opened.query("SELECT * FROM sensitivity_by_condition WHERE run_id = ?", [run_id])
             ),
         }
     finally:

@@ -91,7 +91,7 @@ SELECT runs.run_id, runs.model, samples.task, samples.benchmark, requests.sample
        verdicts.passed, verdicts.passed_upstream, verdicts.outcome, verdicts.detail,
        verdicts.extracted, responses.finish_reason, responses.error, responses.text,
        responses.prompt_tokens, responses.output_tokens, responses.characters,
-       responses.letters, responses.hangul_letters,
+       responses.letters, responses.hangul_letters, verdicts.extra,
        nullif(trim(coalesce(responses.escaped, '') || ',' || coalesce(verdicts.escaped, ''),
                    ','), '') AS escaped,
        scorings.evaluator_fingerprint
@@ -131,6 +131,17 @@ SELECT judged.run_id, judged.model, judged.task, judged.condition, count(*) AS n
        sum(passed) AS passed, avg(passed) AS accuracy,
        sum(passed_upstream) AS passed_upstream, avg(passed_upstream) AS accuracy_upstream
 FROM judged JOIN paired USING (run_id, sample_id) WHERE paired.complete
+GROUP BY judged.run_id, judged.task, judged.condition;
+
+CREATE VIEW sensitivity_by_condition AS   -- how stricter (SQL) and looser (finance) rules count
+SELECT judged.run_id, judged.model, judged.task, judged.condition, count(*) AS n,
+       sum(passed) AS passed,
+       sum(json_extract(extra, '$.strict')) AS strict,
+       sum(json_extract(extra, '$.within_1_percent')) AS within_1_percent,
+       sum(json_extract(extra, '$.equal_rounded')) AS equal_rounded,
+       sum(json_extract(extra, '$.percent_x100')) AS percent_x100
+FROM judged JOIN paired USING (run_id, sample_id)
+WHERE paired.complete AND judged.task IN ('sql', 'finance')
 GROUP BY judged.run_id, judged.task, judged.condition;
 
 CREATE VIEW outcomes_by_condition AS  -- passed to no_verdict add up to responses

@@ -154,4 +154,5 @@ def _verdict(request_id: str, cell: Cell) -> dict[str, Any] | None:
         "passed_upstream": fields.get("passed_upstream", passed), "outcome": outcome,
         "detail": fields.get("detail", ""), "extracted": fields.get("extracted", "x = 1"),
         "evaluator": {"name": "rule", "version": "1"}, "seconds": 0.25,
+        "extra": fields.get("extra"),
     }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gzip
+import importlib
 import json
 import queue
 import sys
@@ -148,3 +149,17 @@ def test_code_references_pass_as_chat_replies_and_broken_ones_fail(golden, pool)
     # Some tests mean to see an exception, so that only most broken programs must fail.
     broken = pool.map(judge_broken, tasks[::5])
     assert sum(row[1] or row[2] for row in broken) <= 1
+
+
+@pytest.mark.slow
+def test_code_verdicts_are_those_of_bigcodebench_itself(golden, monkeypatch):
+    """A few tasks with many libraries here; the whole set by benchmarks/evaluators.py."""
+    monkeypatch.syspath_prepend(PROJECT / "benchmarks")
+    evaluators = importlib.import_module("evaluators")
+    kinds = ["canonical", "chat", "body", "constant", "exception"]
+    both = evaluators.beside_upstream(
+        [golden / "code" / "bigcodebench_hard.jsonl.gz"], 25, kinds, workers=2
+    )
+    assert len(both) == 30
+    assert {name for name, (ours, theirs) in both.items() if ours != theirs} == set()
+    assert {ours for ours, _ in both.values()} == {True, False}

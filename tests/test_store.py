@@ -399,3 +399,25 @@ def test_a_data_set_adds_surfaces_contexts_and_benchmarks(run_dir: Path) -> None
 def test_another_data_set_is_refused(run_dir: Path) -> None:
     with pytest.raises(ReportError, match="not " + "f" * 64):
         build_database(run_dir, dataset=dataset("f" * 64))
+
+
+def test_other_rules_are_counted_beside_passed(tmp_path: Path) -> None:
+    def sql(strict: bool) -> dict:
+        return {"outcome": "passed", "extra": {"strict": strict}}
+
+    near = {"outcome": "wrong_answer", "extra": {
+        "within_1_percent": True, "equal_rounded": False, "percent_x100": False,
+    }}  # fmt: skip
+    samples = {
+        "sql/1": ("sql", row("ppppp") | {"EN": sql(True), "KO": sql(False)}),
+        "fin/1": ("finance", row("wwwww") | {"KO": near}),
+        "code/1": ("code", row("ppppp")),
+    }
+    path = build_database(write_run(tmp_path / "run", samples))
+    found = {
+        (r["task"], r["condition"]): (r["passed"], r["strict"], r["within_1_percent"])
+        for r in query(path, "SELECT * FROM sensitivity_by_condition")
+    }
+    assert found["sql", "EN"] == (1, 1, None) and found["sql", "KO"] == (1, 0, None)
+    assert found["finance", "KO"] == (0, None, 1) and found["finance", "EN"] == (0, None, None)
+    assert {task for task, _ in found} == {"sql", "finance"}
