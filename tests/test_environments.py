@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from colab_utils import records
+from colab_utils import environments, records
 from colab_utils.environments import (
     STAMP,
     check_engine,
@@ -23,7 +23,7 @@ from colab_utils.environments import (
     make_environment,
 )
 from colab_utils.errors import InterpreterError
-from colab_utils.interpreters import describe_interpreter, read_lock
+from colab_utils.interpreters import describe_interpreter, find_python, read_lock
 
 PROJECT = Path(__file__).resolve().parents[1]
 LOCKS = sorted(PROJECT.glob("requirements-*.txt"))
@@ -395,3 +395,35 @@ def test_no_committed_file_names_a_package_index() -> None:
         if host in (PROJECT / path).read_bytes()
     ]
     assert found == []
+
+
+def test_an_installed_python_is_found_past_shims_that_fail(tmp_path, monkeypatch):
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    shims, kept = tmp_path / "shims", tmp_path / "pyenv" / "versions" / f"{version}.1" / "bin"
+    shims.mkdir()
+    kept.mkdir(parents=True)
+    shim = shims / f"python{version}"
+    shim.write_text("#!/bin/sh\necho not chosen >&2\nexit 127\n")
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", str(shims))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    assert find_python(version) is None
+    (kept / f"python{version}").symlink_to(sys.executable)
+    assert find_python(version) == kept / f"python{version}"
+
+
+def test_without_python_310_the_evaluator_takes_current_versions_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setenv("PYENV_ROOT", "/nonexistent")
+    monkeypatch.setenv("UV_PYTHON_DOWNLOADS", "never")
+    monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path / "none"))
+    locks, said = [], []
+
+    def make(lock, *, folder, python=None, progress):
+        locks.append(lock.name)
+        return folder
+
+    monkeypatch.setattr(environments, "make_environment", make)
+    environments.make_evaluator_environment(folder=tmp_path / "evaluator", progress=said.append)
+    assert locks == [environments.EVALUATOR_CURRENT_LOCK]
+    assert any("with current versions" in line for line in said)
