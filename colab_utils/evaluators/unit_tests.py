@@ -9,13 +9,14 @@ documented deviation is the time limit: 60 s in place of a flat 241 s.
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from colab_utils.evaluators.extraction import code_answer, strip_thinking
 from colab_utils.evaluators.judgement import Judgement, Outcome, RunJob, ended_early
 
-NAME, VERSION = "unit_tests", "1"
+NAME, VERSION = "unit_tests", "2"
 SECONDS = 60.0
 EMBEDDED_SECONDS = 10.0
 
@@ -49,9 +50,11 @@ def judge(
     results: dict[str, dict[str, Any]] = {}
 
     def result_of(solution: str) -> dict[str, Any]:
-        if solution not in results:
-            results[solution] = run(_job(solution, reference), seconds)
-        return results[solution]
+        # Our program and upstream's often differ in blank lines and comments only.
+        key = _syntax(_program(solution, reference))
+        if key not in results:
+            results[key] = run(_job(solution, reference), seconds)
+        return results[key]
 
     passed_upstream = upstream is not None and _passes_upstream(result_of(upstream))
     if program is None or not program.strip():
@@ -101,6 +104,16 @@ def _parses(program: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
+
+
+def _syntax(program: str) -> str:
+    """What equal programs share: their syntax trees, or the text of one that does not parse."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.dump(ast.parse(program))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return program
 
 
 def _passes_upstream(result: dict[str, Any]) -> bool:
