@@ -37,14 +37,15 @@ def reply(sample: Sample, number: int) -> Response:
     """The sample's reference as a chat reply; `number` keeps equal answers apart."""
     reference = sample.reference
     if sample.task == "code":
-        tag, program = "python", reference["code_prompt"] + reference["canonical_solution"]
+        stub = f"# {number}\n{reference['code_prompt']}"
+        tag, program = "python", stub + reference["canonical_solution"]
     elif sample.task == "sql":
-        tag, program = "sql", reference["gold_sql"]
+        tag, program = "sql", f"-- {number}\n{reference['gold_sql']}"
     else:
-        tag, program = "python", reference["python_solution"]
+        tag, program = "python", f"# {number}\n{reference['python_solution']}"
     return Response(
         request_id=f"{sample.sample_id}/KO", sample_id=sample.sample_id, task=sample.task,
-        condition="KO", text=f"{number}번째 답입니다.\n\n```{tag}\n# {number}\n{program}\n```\n",
+        condition="KO", text=f"{number}번째 답입니다.\n\n```{tag}\n{program}\n```\n",
         output_token_ids=[], finish_reason="stop", stop_reason=None, error=None,
         prompt_tokens=1, output_tokens=0, prompt_sha256="0" * 64,
     )  # fmt: skip
