@@ -106,24 +106,32 @@ def beside_upstream(
     ):
         processes.start()
         loaded = time.perf_counter() - began
-        verdicts = pool.map(lambda r: passes_upstream(r, processes, slots), chosen)
-        ours = {r["id"]: passed for r, passed in zip(chosen, verdicts, strict=True)}
+        verdicts = list(pool.map(lambda r: passes_upstream(r, processes, slots), chosen))
+        ours = {r["id"]: passed for r, (passed, _) in zip(chosen, verdicts, strict=True)}
     seconds = time.perf_counter() - began
     differ = [name for name in ours if ours[name] != said[name]]
     print(f"replies: {len(chosen)} ({', '.join(kinds)}), {workers} at a time; sandbox: {box.level}")
     print(f"upstream: {theirs:.1f} s; {sum(said.values())} passed")
     print(f"ours: {seconds:.1f} s, of it {loaded:.1f} s to load the libraries once")
+    inside = sum(spent for _, spent in verdicts) / workers
+    print(f"of it inside the programs and their tests, once a reply: {inside:.1f} s")
     print(f"upstream / ours: {theirs / seconds:.1f}; verdicts that differ: {differ or 'none'}")
     return {name: (ours[name], said[name]) for name in ours}
 
 
-def passes_upstream(line: dict[str, Any], workers: Workers, slots: queue.Queue[int]) -> bool:
-    """Our `passed_upstream` of one reply."""
+def passes_upstream(
+    line: dict[str, Any], workers: Workers, slots: queue.Queue[int]
+) -> tuple[bool, float]:
+    """Our `passed_upstream` of one reply, and the seconds that its program and tests took."""
+    inside: list[float] = []
 
     def run(job: dict[str, Any], seconds: float) -> dict[str, Any]:
         slot = slots.get()
         try:
-            return workers.run(job, seconds=seconds, slot=slot)
+            result = workers.run(job, seconds=seconds, slot=slot)
+            if job["kind"] == "code":
+                inside.append(result.get("seconds", seconds))
+            return result
         finally:
             slots.put(slot)
 
@@ -133,7 +141,7 @@ def passes_upstream(line: dict[str, Any], workers: Workers, slots: queue.Queue[i
         return program
 
     judgement = unit_tests.judge(line["text"], line, unit_tests.SECONDS, run, sanitise)
-    return judgement.passed_upstream
+    return judgement.passed_upstream, inside[-1] if inside else 0.0
 
 
 def main() -> None:
