@@ -53,7 +53,7 @@ format: kernel ## Put all sources into the one format.
 	$(BIN)/ruff format .
 
 bench: setup ## Measure; asserts nothing.
-	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+	$(BIN)/python benchmarks/evaluators.py
 
 # One resolution a purpose; no output names an index. Sources of packages that only this machine
 # has are shut out, so that everybody gets the same files.

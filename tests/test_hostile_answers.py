@@ -347,3 +347,25 @@ def test_levels_are_tried_from_strong_to_weak_and_weak_only_when_told(monkeypatc
 
 def _passable(path: Path) -> bool:
     return all(parent.stat().st_mode & 0o001 for parent in path.parents)
+
+
+def print_outcomes() -> None:
+    """A table of the attacks and what was said of each, by sandbox level."""
+    candidates = reversed(sandbox.candidates())
+    strongest = {one.level: one for one in candidates if one.level != "weak"}
+    levels = {level: strongest[level] for level in ("strong", "medium") if level in strongest}
+    print(f"| attack | {' | '.join(levels)} |\n| --- |{' --- |' * len(levels)}")
+    said: dict[str, list[str]] = {name: [] for name in ATTACKS}
+    for candidate in levels.values():
+        with Workers(PYTHON, candidate) as workers:
+            for name, program in ATTACKS.items():
+                said[name].append(judge(workers, program).outcome)
+    for name, outcomes in said.items():
+        print(f"| {name} | {' | '.join(outcomes)} |")
+    for level, outcomes in zip(levels, zip(*said.values(), strict=True), strict=True):
+        passed, left = outcomes.count("passed"), len(left_over()) if os.getuid() == 0 else "?"
+        print(f"\n{level}: {len(outcomes)} attacks, {passed} passed, {left} processes left")
+
+
+if __name__ == "__main__":
+    print_outcomes()
