@@ -15,7 +15,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from colab_utils.engine_modes import Mode
 from colab_utils.manifests import Decoding, ModelManifest
+from colab_utils.prompts import Prompt
 
 
 class Operating(BaseModel):
@@ -23,7 +25,8 @@ class Operating(BaseModel):
 
     `gpu_memory_utilization` is a share of the GPU's memory; `cpu_kv_cache_gib` the KV cache
     of the CPU backend in GiB; `max_num_batched_tokens` and `max_num_seqs` bound one step.
-    `batch_invariant` asks vLLM for sums that do not depend on how requests are batched.
+    `window` counts chunks in flight where answers do not depend on batching, None for the
+    program's choice from the KV cache's room; elsewhere chunks run one after another.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -32,6 +35,7 @@ class Operating(BaseModel):
     heartbeat_seconds: float = Field(default=20, gt=0)
     gpu_memory_utilization: float = Field(default=0.85, gt=0, lt=1)
     cpu_kv_cache_gib: int = Field(default=2, ge=1)
+    window: int | None = Field(default=None, ge=1)
     max_num_seqs: int = Field(default=256, ge=1)
     max_num_batched_tokens: int = Field(default=16384, ge=64)
 
@@ -48,8 +52,14 @@ class Answer:
     cached_tokens: int
 
 
-def set_engine_environment(device: str, operating: Operating) -> None:
-    """Set the variables that vLLM reads at import; call it before `import vllm`."""
+def set_engine_environment(
+    device: str, operating: Operating, mode: Mode, *, batch_invariant: bool, compile_cache: Path
+) -> None:
+    """Set the variables that vLLM reads at import; call it before `import vllm`.
+
+    `batch_invariant` asks vLLM for sums that do not depend on how requests are batched.
+    Compiled graphs are kept in `compile_cache`, so that a second start is quicker.
+    """
     os.environ.update(
         {
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -66,7 +76,9 @@ def set_engine_environment(device: str, operating: Operating) -> None:
     else:
         # FlashInfer's sampler compiles with nvcc at run time, which Colab's image may not match.
         os.environ["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
-        os.environ["VLLM_BATCH_INVARIANT"] = "1"
+        os.environ["VLLM_BATCH_INVARIANT"] = str(int(batch_invariant))
+        os.environ.setdefault("VLLM_CACHE_ROOT", str(compile_cache))
+        os.environ.update(mode.environment())
 
 
 def import_engine() -> None:
@@ -88,14 +100,14 @@ class Engine:
         decoding: Decoding,
         operating: Operating,
         *,
-        device: str,
+        mode: Mode,
         stop_token_ids: Sequence[int],
     ) -> None:
         self._folder = folder
         self._model = model
         self._decoding = decoding
         self._operating = operating
-        self._device = device
+        self._mode = mode
         self._stop_token_ids = list(stop_token_ids)
         self._engine: Any = None
         self._params: Any = None
@@ -118,9 +130,9 @@ class Engine:
                 max_num_seqs=self._operating.max_num_seqs,
                 max_num_batched_tokens=self._operating.max_num_batched_tokens,
                 enable_prefix_caching=True,
-                # The CPU backend gains nothing from compilation; on a GPU eager mode broke
-                # batch invariance.
-                enforce_eager=self._device == "cpu",
+                **self._mode.engine_arguments(),
+                # Nobody reads them, and they cost time at each step.
+                disable_log_stats=True,
                 # Else the repository's sampling defaults leak into a greedy run.
                 generation_config="vllm",
             )
@@ -155,18 +167,35 @@ class Engine:
         config = self._engine.vllm_config
         return {
             "attention_backend": _attention_backend(config),
-            "mode": "eager" if config.model_config.enforce_eager else "compiled",
+            "mode": self._mode.name,
             "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
         }
 
-    def add(self, request_id: str, token_ids: Sequence[int]) -> None:
-        """Queue one request. vLLM would accept a doubled id, so it is refused here."""
+    def kv_room_tokens(self) -> int:
+        """Tokens that the KV cache holds, as vLLM itself laid it out."""
+        cache = self._engine.vllm_config.cache_config
+        return int(cache.num_gpu_blocks) * int(cache.block_size)
+
+    def sequences_at_once(self, prompts: Sequence[Prompt]) -> int:
+        """How many such requests run at once: bounded by the KV cache's room and max_num_seqs."""
+        lengths = [len(prompt.token_ids) for prompt in prompts if prompt.rejected is None]
+        longest = sum(lengths) / max(len(lengths), 1) + self._decoding.max_tokens
+        return max(1, min(self._operating.max_num_seqs, int(self.kv_room_tokens() / longest)))
+
+    def add(
+        self, request_id: str, token_ids: Sequence[int], *, max_tokens: int | None = None
+    ) -> None:
+        """Queue one request, `max_tokens` in place of the experiment's if it is given.
+
+        vLLM would accept a doubled id, so it is refused here.
+        """
         if request_id in self._open:
             raise ValueError(f"request {request_id!r} is already in flight")
         self._open.add(request_id)
-        self._engine.add_request(
-            request_id, {"prompt_token_ids": list(token_ids)}, self._params.clone()
-        )
+        params = self._params.clone()
+        if max_tokens is not None:
+            params.max_tokens = min(max_tokens, params.max_tokens)
+        self._engine.add_request(request_id, {"prompt_token_ids": list(token_ids)}, params)
 
     def step(self) -> list[Answer]:
         """One step of the engine; the answers that finished in it."""

@@ -15,7 +15,17 @@ from typing import Any, Literal
 from colab_utils import records
 from colab_utils.errors import RunDirectoryError
 
-Phase = Literal["starting", "importing", "loading", "running", "done", "stopped", "failed"]
+Phase = Literal[
+    "starting",
+    "importing",
+    "loading",
+    "testing",
+    "running",
+    "replaying",
+    "done",
+    "stopped",
+    "failed",
+]
 ENDED: tuple[Phase, ...] = ("done", "stopped", "failed")
 
 

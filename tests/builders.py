@@ -157,6 +157,8 @@ def run_spec(
     kind: str = "full",
     chunk_size: int = 5,
     max_tokens: int = 24,
+    replay: int = 0,
+    replay_chunks: int = 0,
 ) -> RunSpec:
     """What the engine process is told."""
     return RunSpec(
@@ -171,4 +173,6 @@ def run_spec(
         ),
         require_smoke=False,
         warnings=(),
+        replay=replay,
+        replay_chunks=replay_chunks,
     )

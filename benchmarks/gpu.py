@@ -1,0 +1,323 @@
+"""Measure the run loop on a GPU beside plain vLLM; in the engine interpreter, from the root:
+
+    PYTHONPATH=. python benchmarks/gpu.py speed --shape 0.6B --rounds 3 --out OUT
+    PYTHONPATH=. python benchmarks/gpu.py invariance --shape 0.6B --samples 104 --out OUT
+    PYTHONPATH=. python benchmarks/gpu.py start --shape 0.6B --out OUT
+
+`speed` alternates one ordinary `LLM.generate` of all requests, the product's loop (batch-invariant,
+chunks committed to disk) and one batch-invariant call; two engines share the GPU, one idle while
+the other works. `invariance` compares answers between chunk sizes, windows, one call, prefix cache
+on and off, and a run killed and resumed. `start` runs the product once, as a user's run does, and
+says where its seconds went. Lines that begin with RESULT are JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import made_up
+
+from colab_utils import checkpoints
+from colab_utils.engine import Engine, Operating, import_engine, set_engine_environment
+from colab_utils.engine_modes import mode_named
+from colab_utils.feeding import ChunkWriter, answered_chunks, choose_window
+from colab_utils.invariance import self_test
+from colab_utils.manifests import load_dataset_manifest
+from colab_utils.prompts import Prompt, load_tokenizer, render_all, stop_token_ids
+from colab_utils.run_directory import RunDirectory
+from colab_utils.samples import load_dataset
+
+WORK = Path(os.environ.get("BENCH_WORK", "/tmp/bench"))
+
+
+def say(**record: Any) -> None:
+    """One line of result."""
+    print("RESULT " + json.dumps(record), flush=True)
+
+
+class Side:
+    """One engine in this process, with the made-up study's prompts."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given = given
+        folder = WORK / given.shape
+        dataset = load_dataset(load_dataset_manifest(WORK / "data" / "made-up.yaml"))
+        requests = dataset.requests()[: given.samples * 5]
+        self.lengths = made_up.answer_lengths([request.request_id for request in requests])
+        made_up.fix_lengths(self.lengths)
+        operating = Operating(
+            gpu_memory_utilization=given.utilization,
+            max_num_seqs=given.max_num_seqs,
+            max_num_batched_tokens=given.batched,
+        )
+        spec = made_up.run_spec(WORK / "x", folder, WORK / "x", given.shape, operating)
+        mode = mode_named(given.mode)
+        device = "cpu" if given.shape == "tiny" else "cuda"
+        invariant = given.side != "ordinary"
+        set_engine_environment(
+            device, operating, mode, batch_invariant=invariant, compile_cache=WORK / "compiled"
+        )
+        began = time.perf_counter()
+        import_engine()
+        imported = time.perf_counter()
+        tokenizer = load_tokenizer(folder, spec.model)
+        self.prompts = render_all(
+            requests, spec.model, tokenizer, chat_template=None, max_tokens=made_up.MAX_TOKENS
+        )
+        rendered = time.perf_counter()
+        self.engine = Engine(
+            folder, spec.model, spec.experiment.decoding, operating, mode=mode,
+            stop_token_ids=stop_token_ids(spec.model, tokenizer),
+        )  # fmt: skip
+        self.llm: Any = None
+        if invariant:
+            self.engine.__enter__()
+        else:
+            self.llm = self._ordinary(folder, operating)
+        say(
+            what="start", side=given.side, shape=given.shape, mode=given.mode,
+            import_s=round(imported - began, 1), render_s=round(rendered - imported, 1),
+            load_s=round(time.perf_counter() - rendered, 1),
+        )  # fmt: skip
+
+    def _ordinary(self, folder: Path, operating: Operating) -> Any:
+        from vllm import LLM
+
+        return LLM(
+            model=str(folder), dtype="bfloat16", seed=0, max_model_len=4096,
+            gpu_memory_utilization=operating.gpu_memory_utilization,
+            max_num_seqs=operating.max_num_seqs,
+            max_num_batched_tokens=operating.max_num_batched_tokens,
+            enable_prefix_caching=True, generation_config="vllm",
+            enforce_eager=self.given.shape == "tiny",
+        )  # fmt: skip
+
+    def call(self) -> None:
+        """One `LLM.generate` of every request."""
+        from vllm import SamplingParams
+
+        ids = [prompt.request.request_id for prompt in self.prompts]
+        params = [
+            SamplingParams(temperature=0, max_tokens=self.lengths[name], ignore_eos=True)
+            for name in ids
+        ]
+        self.llm.reset_prefix_cache()
+        self.llm.generate(
+            [{"prompt_token_ids": list(prompt.token_ids)} for prompt in self.prompts],
+            params, use_tqdm=False,
+        )  # fmt: skip
+
+    def loop(
+        self,
+        run_dir: Path,
+        chunk_size: int,
+        window: int | None,
+        prompts: list[Prompt] | None = None,
+    ) -> str:
+        """The product's loop into a fresh run directory; the digest of its responses."""
+        prompts = list(prompts or self.prompts)
+        directory = RunDirectory(run_dir)
+        directory.chunks.mkdir(parents=True)
+        chunks = checkpoints.plan(len(prompts), chunk_size)
+        at_once = self.engine.sequences_at_once(prompts)
+        self.engine.reset_prefix_cache()
+        with ChunkWriter(directory, dict) as writer:
+            for feed in answered_chunks(
+                self.engine, chunks, prompts,
+                window=window or choose_window(at_once, chunk_size),
+                on_given=writer.given, on_step=lambda answers: None,
+            ):  # fmt: skip
+                writer.commit(feed)
+        found = checkpoints.verify(
+            directory.chunks, [prompt.request.request_id for prompt in prompts]
+        )
+        return checkpoints.join(found, directory.responses)
+
+
+def serve(given: argparse.Namespace) -> None:
+    """Load once, then do what each line of standard input says."""
+    side = Side(given)
+    print("READY", flush=True)
+    for number, line in enumerate(sys.stdin):
+        what = line.strip()
+        began = time.perf_counter()
+        digest = ""
+        if what == "call":
+            side.call()
+        elif what == "test":
+            digest = str(self_test(side.engine, side.prompts, mode=given.mode))
+        else:
+            chunk, window = (int(word) for word in what.split()[1:])
+            digest = side.loop(WORK / f"runs-{os.getpid()}-{number}", chunk, window or None)
+        seconds = round(time.perf_counter() - began, 2)
+        say(what=what, side=given.side, mode=given.mode, seconds=seconds, digest=digest)
+        print("READY", flush=True)
+
+
+class Other:
+    """A `serve` process that is asked one thing at a time."""
+
+    def __init__(self, given: argparse.Namespace, side: str, mode: str, log: Path) -> None:
+        command = [
+            sys.executable, __file__, "serve", "--side", side, "--mode", mode,
+            "--shape", given.shape, "--samples", str(given.samples),
+            "--utilization", str(given.utilization), "--max-num-seqs", str(given.max_num_seqs),
+            "--batched", str(given.batched),
+        ]  # fmt: skip
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"), text=True
+        )
+
+    def wait(self) -> dict[str, Any]:
+        """The result of what was asked last."""
+        result: dict[str, Any] = {}
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("RESULT "):
+                print(line, end="", flush=True)
+                result = json.loads(line.removeprefix("RESULT "))
+            elif line.strip() == "READY":
+                return result
+        raise SystemExit("an engine process ended; see its log")
+
+    def ask(self, what: str) -> dict[str, Any]:
+        """Do one thing and wait for it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(what + "\n")
+        self._process.stdin.flush()
+        return self.wait()
+
+    def end(self) -> None:
+        """Let the process go."""
+        self._process.kill()
+        self._process.wait()
+
+
+def speed(given: argparse.Namespace) -> None:
+    """Alternating rounds of ordinary call, product and invariant call."""
+    ordinary = Other(given, "ordinary", "compiled", given.out / "ordinary.log")
+    product = Other(given, "product", given.mode, given.out / "product.log")
+    for side in (ordinary, product):
+        side.wait()
+    product.ask("test")
+    product.ask("loop 32 0")
+    ordinary.ask("call")
+    seconds: dict[str, list[float]] = {"ordinary": [], "product": [], "invariant call": []}
+    for _ in range(given.rounds):
+        seconds["ordinary"].append(ordinary.ask("call")["seconds"])
+        seconds["product"].append(product.ask("loop 32 0")["seconds"])
+        seconds["invariant call"].append(product.ask("loop 32 100000")["seconds"])
+    medians = {name: median(values) for name, values in seconds.items()}
+    say(
+        what="speed", shape=given.shape, requests=given.samples * 5, mode=given.mode,
+        seconds=seconds, medians=medians,
+        against_ordinary=round(medians["ordinary"] / medians["product"], 2),
+        against_invariant_call=round(medians["invariant call"] / medians["product"], 2),
+    )  # fmt: skip
+    ordinary.end()
+    product.end()
+
+
+def invariance(given: argparse.Namespace) -> None:
+    """Digests of the answers under every way of feeding, and of a killed and resumed run."""
+    product = Other(given, "product", given.mode, given.out / "product.log")
+    product.wait()
+    product.ask("test")
+    digests = {
+        f"chunk {chunk}, window {window}": product.ask(f"loop {chunk} {window}")["digest"]
+        for chunk in (5, 32, 128)
+        for window in (1, 4, 12)
+    }
+    digests["one call"] = product.ask("loop 32 100000")["digest"]
+    product.end()
+    digests["killed and resumed"] = _product_run(given, kills=2)["digest"]
+    say(what="invariance", requests=given.samples * 5, digests=digests,
+        different=len(set(digests.values())) - 1)  # fmt: skip
+
+
+def start(given: argparse.Namespace) -> None:
+    """One undisturbed run of the product, and where its seconds went."""
+    say(what="start of a run", **_product_run(given, kills=0))
+
+
+def _product_run(given: argparse.Namespace, kills: int) -> dict[str, Any]:
+    """A run in a process of its own, as `launch` starts one, killed so many times on its way."""
+    directory = RunDirectory(WORK / f"run-{given.shape}-{kills}-{os.getpid()}")
+    operating = Operating(max_num_seqs=given.max_num_seqs, max_num_batched_tokens=given.batched)
+    dataset = WORK / "data" / "made-up.yaml"
+    if given.samples < 512:
+        dataset = made_up.write_dataset(WORK / f"data-{given.samples}", given.samples)
+    spec = made_up.run_spec(directory.path, WORK / given.shape, dataset, given.shape, operating)
+    directory.chunks.mkdir(parents=True)
+    began = time.perf_counter()
+    for number in range(kills + 1):
+        child = subprocess.Popen(
+            [sys.executable, __file__, "run"], stdin=subprocess.PIPE,
+            stdout=(given.out / "run.log").open("a"), stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        assert child.stdin is not None
+        with child.stdin:
+            child.stdin.write(spec.model_dump_json().encode())
+        while child.poll() is None:
+            time.sleep(0.05)
+            if number < kills and len(list(directory.chunks.glob("*.jsonl"))) > 4 * (number + 1):
+                child.send_signal(signal.SIGKILL)
+    run = directory.read_run()
+    if run is None or not run["completed"]:
+        raise SystemExit("the run did not end; see run.log")
+    return {
+        "seconds": round(time.perf_counter() - began, 1), "kills": kills,
+        "digest": run["completed"]["responses_sha256"], "prefill": run["completed"]["prefill"],
+        "segments": run["segments"], "settings": run["run"],
+    }  # fmt: skip
+
+
+def run() -> None:
+    """The product's engine process, answering with fixed lengths."""
+    from colab_utils import runs
+    from colab_utils.run_record import RunSpec
+
+    text = sys.stdin.buffer.read()
+    spec = RunSpec.model_validate_json(text)
+    dataset = load_dataset(load_dataset_manifest(spec.dataset_manifest))
+    made_up.fix_lengths(made_up.answer_lengths([r.request_id for r in dataset.requests()]))
+    sys.exit(runs.run_process(spec))
+
+
+def main() -> None:
+    """Make what is needed, then measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("speed", "invariance", "start", "serve", "run"))
+    parser.add_argument("--shape", choices=tuple(made_up.SHAPES), default="0.6B")
+    parser.add_argument("--samples", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--side", default="product")
+    parser.add_argument("--mode", default="compiled")
+    parser.add_argument("--utilization", type=float, default=0.42)
+    parser.add_argument("--max-num-seqs", type=int, default=256)
+    parser.add_argument("--batched", type=int, default=16384)
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    given = parser.parse_args()
+    if given.what == "run":
+        run()
+    if given.what == "serve":
+        serve(given)
+        return
+    given.out.mkdir(parents=True, exist_ok=True)
+    made_up.write_model(WORK / given.shape, given.shape)
+    if not (WORK / "data" / "made-up.yaml").exists():
+        made_up.write_dataset(WORK / "data")
+    {"speed": speed, "invariance": invariance, "start": start}[given.what](given)
+
+
+if __name__ == "__main__":
+    main()
