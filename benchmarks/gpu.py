@@ -2,7 +2,7 @@
 
     PYTHONPATH=. python benchmarks/gpu.py speed --shape 0.6B --rounds 3 --out OUT
     PYTHONPATH=. python benchmarks/gpu.py invariance --shape 0.6B --samples 104 --out OUT
-    PYTHONPATH=. python benchmarks/gpu.py start --shape 0.6B --out OUT
+    PYTHONPATH=. python benchmarks/gpu.py start --shape 0.6B --utilization 0.85 --out OUT
 
 `speed` alternates one ordinary `LLM.generate` of all requests, the product's loop (batch-invariant,
 chunks committed to disk) and one batch-invariant call; two engines share the GPU, one idle while
@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -101,18 +102,26 @@ class Side:
             enforce_eager=self.given.shape == "tiny",
         )  # fmt: skip
 
-    def call(self) -> None:
+    def warm(self) -> None:
+        """A few requests, so that what happens once stays out of the first round."""
+        few = list(self.prompts[:64])
+        if self.llm is not None:
+            self.call(few)
+        else:
+            self.loop(WORK / f"runs-{os.getpid()}-warm", 32, None, few)
+
+    def call(self, prompts: Sequence[Prompt]) -> None:
         """One `LLM.generate` of every request."""
         from vllm import SamplingParams
 
-        ids = [prompt.request.request_id for prompt in self.prompts]
+        ids = [prompt.request.request_id for prompt in prompts]
         params = [
             SamplingParams(temperature=0, max_tokens=self.lengths[name], ignore_eos=True)
             for name in ids
         ]
         self.llm.reset_prefix_cache()
         self.llm.generate(
-            [{"prompt_token_ids": list(prompt.token_ids)} for prompt in self.prompts],
+            [{"prompt_token_ids": list(prompt.token_ids)} for prompt in prompts],
             params, use_tqdm=False,
         )  # fmt: skip
 
@@ -128,12 +137,11 @@ class Side:
         directory = RunDirectory(run_dir)
         directory.chunks.mkdir(parents=True)
         chunks = checkpoints.plan(len(prompts), chunk_size)
-        at_once = self.engine.sequences_at_once(prompts)
         self.engine.reset_prefix_cache()
         with ChunkWriter(directory, dict) as writer:
             for feed in answered_chunks(
                 self.engine, chunks, prompts,
-                window=window or choose_window(at_once, chunk_size),
+                window=window or choose_window(self.engine, prompts, chunk_size),
                 on_given=writer.given, on_step=lambda answers: None,
             ):  # fmt: skip
                 writer.commit(feed)
@@ -152,7 +160,9 @@ def serve(given: argparse.Namespace) -> None:
         began = time.perf_counter()
         digest = ""
         if what == "call":
-            side.call()
+            side.call(side.prompts)
+        elif what == "warm":
+            side.warm()
         elif what == "test":
             digest = str(self_test(side.engine, side.prompts, mode=given.mode))
         else:
@@ -209,8 +219,8 @@ def speed(given: argparse.Namespace) -> None:
     for side in (ordinary, product):
         side.wait()
     product.ask("test")
-    product.ask("loop 32 0")
-    ordinary.ask("call")
+    product.ask("warm")
+    ordinary.ask("warm")
     seconds: dict[str, list[float]] = {"ordinary": [], "product": [], "invariant call": []}
     for _ in range(given.rounds):
         seconds["ordinary"].append(ordinary.ask("call")["seconds"])
@@ -229,6 +239,13 @@ def speed(given: argparse.Namespace) -> None:
 
 def invariance(given: argparse.Namespace) -> None:
     """Digests of the answers under every way of feeding, and of a killed and resumed run."""
+    digests = _digests(given)
+    digests["killed and resumed"] = _product_run(given, kills=1)["digest"]
+    say(what="invariance", requests=given.samples * 5, digests=digests,
+        different=len(set(digests.values())) - 1)  # fmt: skip
+
+
+def _digests(given: argparse.Namespace) -> dict[str, str]:
     product = Other(given, "product", given.mode, given.out / "product.log")
     product.wait()
     product.ask("test")
@@ -239,9 +256,7 @@ def invariance(given: argparse.Namespace) -> None:
     }
     digests["one call"] = product.ask("loop 32 100000")["digest"]
     product.end()
-    digests["killed and resumed"] = _product_run(given, kills=2)["digest"]
-    say(what="invariance", requests=given.samples * 5, digests=digests,
-        different=len(set(digests.values())) - 1)  # fmt: skip
+    return digests
 
 
 def start(given: argparse.Namespace) -> None:
@@ -252,7 +267,11 @@ def start(given: argparse.Namespace) -> None:
 def _product_run(given: argparse.Namespace, kills: int) -> dict[str, Any]:
     """A run in a process of its own, as `launch` starts one, killed so many times on its way."""
     directory = RunDirectory(WORK / f"run-{given.shape}-{kills}-{os.getpid()}")
-    operating = Operating(max_num_seqs=given.max_num_seqs, max_num_batched_tokens=given.batched)
+    operating = Operating(
+        gpu_memory_utilization=given.utilization,
+        max_num_seqs=given.max_num_seqs,
+        max_num_batched_tokens=given.batched,
+    )
     dataset = WORK / "data" / "made-up.yaml"
     if given.samples < 512:
         dataset = made_up.write_dataset(WORK / f"data-{given.samples}", given.samples)

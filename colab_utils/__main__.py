@@ -90,6 +90,7 @@ def run(
     chunk_size: ChunkSize = None,
     require_smoke: Annotated[bool, typer.Option(help="Refuse without a passed smoke.")] = True,
     mirror: Mirror = "",
+    replay: Annotated[int, typer.Option(help="Requests answered again at the end.")] = 32,
 ) -> None:
     """Run all requests of one model, or go on where an earlier start ended."""
     workbench.full_run(
@@ -101,7 +102,18 @@ def run(
         chunk_size=chunk_size,
         require_smoke=require_smoke,
         mirror=mirror,
+        replay=replay,
     )
+
+
+@app.command()
+def replay(
+    run_dir: RunDir,
+    chunks: Annotated[int, typer.Option(help="Chunks whose requests are answered again.")] = 4,
+    cache: Cache = ".cache",
+) -> None:
+    """Answer part of a complete run again under another batching; count what changes."""
+    workbench.replay(run_dir, chunks, cache=cache)
 
 
 @app.command()

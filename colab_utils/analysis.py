@@ -74,6 +74,18 @@ class Outcomes:
 
 
 @dataclass(frozen=True)
+class Replay:
+    """Requests answered again under another batching, over all replays of a run.
+
+    `verdicts_changed` is None where the chosen scoring has not judged the changed answers.
+    """
+
+    requests: int
+    answers_changed: int
+    verdicts_changed: int | None
+
+
+@dataclass(frozen=True)
 class RunAnalysis:
     """All numbers of one run under its chosen scoring."""
 
@@ -92,6 +104,7 @@ class RunAnalysis:
     outcomes: tuple[Outcomes, ...]
     excluded: tuple[str, ...]
     alpha: float
+    replay: Replay | None
 
 
 def analyse(database_path: Path) -> list[RunAnalysis]:
@@ -212,6 +225,19 @@ def _analyse_run(database: Database, run: dict[str, Any], scoring: dict[str, Any
         ),
         excluded=tuple(row["sample_id"] for row in excluded),
         alpha=alpha,
+        replay=_replay(database, run["run_id"]),
+    )
+
+
+def _replay(database: Database, run_id: str) -> Replay | None:
+    rows = list(database.query("SELECT * FROM replays WHERE run_id = ?", [run_id]))
+    if not rows:
+        return None
+    verdicts = [row["verdicts_changed"] for row in rows]
+    return Replay(
+        sum(row["requests"] for row in rows),
+        sum(row["answers_changed"] for row in rows),
+        None if None in verdicts else sum(verdicts),
     )
 
 

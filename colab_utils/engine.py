@@ -176,11 +176,14 @@ class Engine:
         cache = self._engine.vllm_config.cache_config
         return int(cache.num_gpu_blocks) * int(cache.block_size)
 
-    def sequences_at_once(self, prompts: Sequence[Prompt]) -> int:
-        """How many such requests run at once: bounded by the KV cache's room and max_num_seqs."""
+    def sequences_at_once(self, prompts: Sequence[Prompt], *, answer_tokens: int) -> int:
+        """How many such requests run at once, with answers of so many tokens.
+
+        Bounded by the KV cache's room and by max_num_seqs; shared prefixes are not counted.
+        """
         lengths = [len(prompt.token_ids) for prompt in prompts if prompt.rejected is None]
-        longest = sum(lengths) / max(len(lengths), 1) + self._decoding.max_tokens
-        return max(1, min(self._operating.max_num_seqs, int(self.kv_room_tokens() / longest)))
+        each = sum(lengths) / max(len(lengths), 1) + answer_tokens
+        return max(1, min(self._operating.max_num_seqs, int(self.kv_room_tokens() / each)))
 
     def add(
         self, request_id: str, token_ids: Sequence[int], *, max_tokens: int | None = None

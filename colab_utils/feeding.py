@@ -44,11 +44,14 @@ class Feed:
         return [response(p, self.answers.get(p.request.request_id)) for p in self.members]
 
 
-def choose_window(
-    sequences_at_once: int, chunk_size: int, *, spare: float = 1.5, least: int = 2
-) -> int:
-    """Chunks in flight that keep an engine busy while the last answers of some are awaited."""
-    return max(least, math.ceil(spare * sequences_at_once / chunk_size))
+def choose_window(engine: Engine, prompts: Sequence[Prompt], chunk_size: int) -> int:
+    """Chunks in flight that keep an engine busy while the last answers of some are awaited.
+
+    Half as many again as could run at once if answers were short: too few starve the engine,
+    while waiting requests cost nothing but a weaker sharing of prefixes.
+    """
+    at_once = engine.sequences_at_once(prompts, answer_tokens=0)
+    return max(2, math.ceil(1.5 * at_once / chunk_size))
 
 
 def answered_chunks(

@@ -62,7 +62,7 @@ def self_test(engine: Engine, prompts: Sequence[Prompt], *, mode: str) -> SelfTe
     """Compare answers under other batchings on a loaded engine."""
     began = time.monotonic()
     usable = [prompt for prompt in prompts if prompt.rejected is None]
-    at_once = min(engine.sequences_at_once(usable), len(usable))
+    at_once = min(engine.sequences_at_once(usable, answer_tokens=TOKENS), len(usable))
     chosen = spread(usable, min(CHOSEN, at_once))
     ids = {prompt.request.request_id for prompt in chosen}
     rest = [prompt for prompt in usable if prompt.request.request_id not in ids]
@@ -89,10 +89,9 @@ def self_test(engine: Engine, prompts: Sequence[Prompt], *, mode: str) -> SelfTe
 
 
 def spread(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
-    """`count` of the prompts, evenly spread."""
-    if count <= 0:
-        return []
-    return [prompts[number * len(prompts) // count] for number in range(min(count, len(prompts)))]
+    """`count` of the prompts, evenly spread; all of them when there are fewer."""
+    count = min(count, len(prompts))
+    return [prompts[number * len(prompts) // count] for number in range(count)]
 
 
 def _answer(engine: Engine, prompts: Sequence[Prompt]) -> dict[str, list[int]]:

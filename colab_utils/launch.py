@@ -21,6 +21,7 @@ from colab_utils.errors import EngineFailed, RunDirectoryError, RunStopped, Work
 from colab_utils.failures import explain
 from colab_utils.heartbeat import now
 from colab_utils.lock import busy
+from colab_utils.progress import seconds_text
 from colab_utils.run_directory import RunDirectory, RunStatus
 from colab_utils.run_record import RunSpec
 
@@ -125,6 +126,29 @@ def watch(
             _end_group(child.pid, _TERM_SECONDS)
             child.wait()
         raise RunStopped("the run was stopped; finished chunks are committed") from None
+
+
+def status_text(status: RunStatus) -> str:
+    """A run's state in one line: phase, done, speed, time left, last sign of life."""
+    beat = status.beat
+    doing = {
+        "importing": "importing the engine",
+        "loading": "loading the model",
+        "testing": "testing whether answers depend on batching",
+    }.get(
+        status.phase,
+        "starting the engine process" if status.phase in ("none", "starting") else None,
+    )
+    if doing is not None:
+        return f"{doing} ({beat.get('phase_seconds', 0):.0f} s)"
+    parts = [f"{status.phase}: {status.done}/{status.total}"]
+    if status.phase == "running":
+        parts.append(f"{beat.get('in_flight', 0)} in flight")
+        parts.append(f"{beat.get('tokens_per_second', 0)} tokens/s")
+        parts.append(f"left: {seconds_text(beat.get('seconds_left'))}")
+        if status.silent_seconds is not None:
+            parts.append(f"last sign of life {status.silent_seconds:.0f} s ago")
+    return ", ".join(parts)
 
 
 def stop(run_dir: Path, *, term_seconds: float = _TERM_SECONDS) -> bool:

@@ -23,7 +23,8 @@ class RunParameters(_Parameters):
 
     `runs` and `cache` are folders; `engine_python` is an interpreter, empty for the one that
     set-up made; `chunk_size` counts requests, None for the default (smoke 5, full run 32); `mirror`
-    is a folder that finished chunks are copied to and restored from, empty for none.
+    is a folder that finished chunks are copied to and restored from, empty for none; `replay`
+    counts the requests that a full run answers again at its end under another batching, 0 for none.
     """
 
     experiment: str = Field(min_length=1)
@@ -34,6 +35,7 @@ class RunParameters(_Parameters):
     chunk_size: int | None = Field(default=None, ge=1)
     require_smoke: bool = True
     mirror: str = ""
+    replay: int = Field(default=32, ge=0)
 
     @field_validator("require_smoke", mode="before")
     @classmethod

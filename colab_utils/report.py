@@ -26,6 +26,7 @@ from colab_utils.report_text import (
     plain,
     points,
     printable,
+    replay,
     signed,
     summary,
 )
@@ -112,7 +113,7 @@ def _render(database: Path, analyses: Sequence[RunAnalysis], svg: bytes) -> str:
     )  # fmt: skip
     environment.filters |= {
         "percent": percent, "points": points, "signed": signed, "p_value": p_value,
-        "limits": limits, "plain": plain, "by_task": _by_task,
+        "limits": limits, "replay": replay, "plain": plain, "by_task": _by_task,
     }  # fmt: skip
     source = resources.files("colab_utils").joinpath("templates/report.html.j2")
     template = environment.from_string(source.read_text(encoding="utf-8"))

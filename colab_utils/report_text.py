@@ -202,6 +202,7 @@ def header(analysis: RunAnalysis) -> list[tuple[str, str]]:
         ("Hardware", _hardware(record)),
         ("Answers", f"{responses} responses, {rejected} rejected, {cut} cut by length"),
         ("Batch invariance", _invariance(settings)),
+        ("Replay", replay(analysis)),
         ("Decoding fingerprint", record["decoding_fingerprint"]),
         ("Run fingerprint", record["run_fingerprint"]),
         ("Evaluator fingerprint", scoring["evaluator_fingerprint"]),
@@ -212,6 +213,21 @@ def header(analysis: RunAnalysis) -> list[tuple[str, str]]:
         ("Warnings of the run", "; ".join(map(str, record.get("warnings") or ())) or "none"),
         ("Smoke gate", "required" if record.get("require_smoke", True) else "overridden"),
     ]
+
+
+def replay(analysis: RunAnalysis) -> str:
+    """What another batching changed, in one sentence: the noise beside every difference."""
+    found = analysis.replay
+    if found is None:
+        return "none was made: how much another batching changes is not known"
+    verdicts = "the changed answers were not judged by this scoring"
+    if found.verdicts_changed is not None:
+        rate = percent(found.verdicts_changed / found.requests)
+        verdicts = f"{found.verdicts_changed} verdicts changed (flip rate {rate})"
+    return (
+        f"{found.requests} requests answered again under another batching: "
+        f"{found.answers_changed} answers changed, {verdicts}"
+    )
 
 
 def _word(value: Any) -> str:

@@ -71,6 +71,13 @@ CREATE TABLE excluded (               -- samples whose reference fails under a s
     FOREIGN KEY (run_id, evaluator_fingerprint)
         REFERENCES scorings(run_id, evaluator_fingerprint)
 );
+CREATE TABLE replays (                -- requests answered again under another batching
+    run_id TEXT NOT NULL REFERENCES runs(run_id),
+    number INTEGER NOT NULL, at TEXT NOT NULL, task TEXT NOT NULL, condition TEXT NOT NULL,
+    requests INTEGER NOT NULL, answers_changed INTEGER NOT NULL,
+    verdicts_changed INTEGER,         -- by the chosen scoring; NULL where it has not judged them
+    PRIMARY KEY (run_id, number, task, condition)
+);
 CREATE INDEX requests_condition ON requests(condition);
 CREATE INDEX responses_request ON responses(request_id);
 CREATE INDEX responses_finish_reason ON responses(finish_reason);

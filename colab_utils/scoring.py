@@ -25,6 +25,7 @@ from colab_utils.evaluators import execution_accuracy, program_value, unit_tests
 from colab_utils.evaluators.extraction import EXTRACTION_VERSION
 from colab_utils.evaluators.probing import probe
 from colab_utils.evaluators.sandbox import Sandbox
+from colab_utils.flips import judge_changed
 from colab_utils.heartbeat import now
 from colab_utils.interpreters import describe_interpreter
 from colab_utils.judging import SANITISE_SECONDS, Judge, Reference, answer_digest
@@ -109,6 +110,8 @@ def score(
     ) as session:
         earlier = session.earlier()
         if earlier is not None and earlier.responses_sha256 == session.digest:
+            judged = {v.request_id: v.model_dump() for v in earlier.verdicts}
+            judge_changed(run_dir, session.folder, session.verdict_of, judged)
             return ScoringResult(earlier, session.folder, True)
         if earlier is not None and not earlier.incomplete:
             raise ScoringError(
@@ -122,6 +125,7 @@ def score(
         record = records.encode_line(session.record())
         records.write_atomic(session.folder / "scoring.json", record)
         (session.folder / "verdicts.part.jsonl").unlink(missing_ok=True)
+        judge_changed(run_dir, session.folder, session.verdict_of, verdicts)
         scoring = session.earlier()
         assert scoring is not None
         return ScoringResult(scoring, session.folder, False)
@@ -202,6 +206,10 @@ class _Session:
     def folder(self) -> Path:
         """Where the verdicts under this fingerprint lie."""
         return _folder(self.run_dir, self.fingerprint)
+
+    def verdict_of(self, response: Response) -> dict[str, Any]:
+        """The verdict on one answer."""
+        return self.judge.verdict(response, self.references[response.sample_id])
 
     def earlier(self) -> Scoring | None:
         """The completed scoring under this fingerprint, if there is one."""
@@ -343,11 +351,7 @@ def _verdicts(
     for response in responses:
         if response.request_id in verdicts:
             meter.count(verdicts[response.request_id]["passed"], response, verdicts)
-
-    def verdict_of(response: Response) -> dict[str, Any]:
-        return judge.verdict(response, session.references[response.sample_id])
-
-    for response, verdict in _parallel(judge, verdict_of, todo):
+    for response, verdict in _parallel(judge, session.verdict_of, todo):
         records.append_line(part, verdict)
         verdicts[response.request_id] = verdict
         meter.count(verdict["passed"], response, verdicts)

@@ -152,7 +152,7 @@ class Session:
                 beside = prompts if spec.kind == "full" else render(self._dataset.requests())
                 tests.append(self._test(engine, beside, resumed=resumed))
                 window = spec.operating.window or choose_window(
-                    engine.sequences_at_once(prompts), spec.operating.chunk_size
+                    engine, prompts, spec.operating.chunk_size
                 )
             settings.update(engine.describe())
             facts = {

@@ -17,6 +17,7 @@ from sqlite_utils import Database
 
 from colab_utils import records
 from colab_utils.errors import RecordError, ReportError, RunDirectoryError
+from colab_utils.flips import flip_rows
 from colab_utils.responses import Response, parse_responses
 from colab_utils.run_directory import RunDirectory
 from colab_utils.samples import Dataset
@@ -221,6 +222,9 @@ def _insert_run(database: Database, run: _Run) -> None:
     )
     for scoring in run.scorings:
         _insert_scoring(database, run, scoring)
+    folder = run.folder / "scoring" / run.chosen[:12] if run.chosen else None
+    rows = flip_rows(run.folder, folder)
+    _insert(database, "replays", ({"run_id": run.run_id, **row} for row in rows))
 
 
 def _response_row(run_id: str, position: int, response: Response) -> dict[str, Any]:

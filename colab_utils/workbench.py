@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from colab_utils import colab, environments, fingerprints, gate, launch, weights
+from colab_utils import colab, environments, fingerprints, gate, launch, records, weights
 from colab_utils import mirror as mirroring
 from colab_utils.engine import Operating
-from colab_utils.errors import ParameterError, SmokeFailed
+from colab_utils.errors import ParameterError, RunDirectoryError, SmokeFailed
 from colab_utils.fetch import ensure_weights
 from colab_utils.fit import require_fit
+from colab_utils.launch import status_text
 from colab_utils.manifests import (
     PROJECT,
     ExperimentManifest,
@@ -28,7 +29,7 @@ from colab_utils.manifests import (
     manifest_path,
 )
 from colab_utils.parameters import ReportParameters, RunParameters, checked
-from colab_utils.progress import ProgressLine, seconds_text
+from colab_utils.progress import ProgressLine
 from colab_utils.responses import read_responses
 from colab_utils.run_directory import RunDirectory, RunStatus
 from colab_utils.run_record import RunSpec
@@ -126,6 +127,43 @@ def full_run(say: Say = print, **values: Any) -> RunResult:
     return _run("full", _prepare(values), say)
 
 
+def replay(run_dir: Path, chunks: int, *, cache: str, say: Say = print) -> Path:
+    """Answer the requests of some chunks of a complete run again under another batching.
+
+    `chunks` are spread over the run. Says how many answers changed by task and condition; scoring
+    the run again judges those. Returns the file that keeps the replay. Raises `ParameterError`
+    for fewer than one chunk, `RunDirectoryError` for a run that is not complete, and what a run
+    raises when its model, data set or engine are not those of then.
+    """
+    if chunks < 1:
+        raise ParameterError(f"is {chunks}", where="chunks", mend="give 1 or more")
+    directory = RunDirectory(run_dir)
+    run = directory.read_run()
+    if run is None or not directory.is_complete():
+        raise RunDirectoryError(
+            "holds no complete run", where=str(run_dir), mend="run it to its end first"
+        )
+    # runs/EXPERIMENT/MODEL/KIND
+    values = {"experiment": run["experiment"], "model": run["model"]}
+    runs_folder = str(run_dir.resolve().parents[2])
+    prepared = _prepare({**values, "runs": runs_folder, "cache": cache, "replay": 0})
+    folder = _weights(prepared, say)
+    spec = _spec(run["kind"], prepared, directory, folder, run["chunk_size"], ())
+    before = set(directory.replays.glob("*.json"))
+    spec = spec.model_copy(update={"replay_chunks": chunks})
+    follow(directory.path, launch.start(spec, prepared.engine_python))
+    made = (set(directory.replays.glob("*.json")) - before).pop()
+    record = records.read_json(made)
+    for cell in record["by"]:
+        if cell["changed"]:
+            say(f"{cell['task']} {cell['condition']}: {cell['changed']} of {cell['requests']}")
+    say(
+        f"{record['changed']} of {record['requests']} answers changed under another batching; "
+        f"score the run again to judge them: {made}"
+    )
+    return made
+
+
 def report(say: Say = print, **values: Any) -> Report:
     """Write the report of scored runs; takes the fields of `ReportParameters`.
 
@@ -211,13 +249,7 @@ def _run(kind: Kind, prepared: _Prepared, say: Say) -> RunResult:
     parameters, model, experiment = prepared.parameters, prepared.model, prepared.experiment
     for warning in prepared.warnings:
         say(f"Warning: {warning}.")
-    folder = ensure_weights(
-        model,
-        cache=colab.local_folder(parameters.cache, parameter="cache"),
-        engine_python=prepared.engine_python,
-        token=None if model.distribution is not None else colab.hub_token(),
-        say=say,
-    )
+    folder = _weights(prepared, say)
     decoding = fingerprints.decoding_settings(
         model,
         experiment.decoding,
@@ -245,23 +277,11 @@ def _run(kind: Kind, prepared: _Prepared, say: Say) -> RunResult:
         where = str(directory.path)
         fingerprints.refuse_difference(earlier["decoding"], decoding, where=where)
     chunk_size = parameters.chunk_size or CHUNK_SIZE[kind]
-    cpu = experiment.engine_lock == environments.CPU_LOCK
-    operating = Operating(chunk_size=chunk_size, max_num_batched_tokens=2048 if cpu else 16384)
     already = directory.is_complete()
     if already:
         _refuse_other_settings(directory, prepared, chunk_size)
     else:
-        spec = RunSpec(
-            kind=kind,
-            run_dir=directory.path,
-            model_folder=folder,
-            model=model,
-            dataset_manifest=manifest_path(experiment.dataset, "datasets").resolve(),
-            experiment=experiment,
-            operating=operating,
-            require_smoke=parameters.require_smoke,
-            warnings=tuple(warnings),
-        )
+        spec = _spec(kind, prepared, directory, folder, chunk_size, tuple(warnings))
         follow(directory.path, launch.start(spec, prepared.engine_python), mirror=mirror)
     if mirror is not None:
         say(str(mirroring.copy(directory.path, mirror)))
@@ -269,6 +289,41 @@ def _run(kind: Kind, prepared: _Prepared, say: Say) -> RunResult:
     result = _result(directory, [request.request_id for request in requests], already)
     say(f"{kind}: {result}")
     return result
+
+
+def _weights(prepared: _Prepared, say: Say) -> Path:
+    model = prepared.model
+    return ensure_weights(
+        model,
+        cache=colab.local_folder(prepared.parameters.cache, parameter="cache"),
+        engine_python=prepared.engine_python,
+        token=None if model.distribution is not None else colab.hub_token(),
+        say=say,
+    )
+
+
+def _spec(
+    kind: Kind,
+    prepared: _Prepared,
+    directory: RunDirectory,
+    model_folder: Path,
+    chunk_size: int,
+    warnings: tuple[str, ...],
+) -> RunSpec:
+    experiment = prepared.experiment
+    cpu = experiment.engine_lock == environments.CPU_LOCK
+    return RunSpec(
+        kind=kind,
+        run_dir=directory.path,
+        model_folder=model_folder,
+        model=prepared.model,
+        dataset_manifest=manifest_path(experiment.dataset, "datasets").resolve(),
+        experiment=experiment,
+        operating=Operating(chunk_size=chunk_size, max_num_batched_tokens=2048 if cpu else 16384),
+        require_smoke=prepared.parameters.require_smoke,
+        warnings=warnings,
+        replay=prepared.parameters.replay,
+    )
 
 
 def follow(
@@ -309,25 +364,6 @@ def _mirror_of(
     if folder.is_relative_to(colab.DRIVE) and not (colab.DRIVE / "MyDrive").is_dir():
         colab.mount_drive()
     return folder / directory.path.relative_to(prepared.runs)
-
-
-def status_text(status: RunStatus) -> str:
-    """A run's state in one line: phase, done, speed, time left, last sign of life."""
-    beat = status.beat
-    doing = {"importing": "importing the engine", "loading": "loading the model"}.get(
-        status.phase,
-        "starting the engine process" if status.phase in ("none", "starting") else None,
-    )
-    if doing is not None:
-        return f"{doing} ({beat.get('phase_seconds', 0):.0f} s)"
-    parts = [f"{status.phase}: {status.done}/{status.total}"]
-    if status.phase == "running":
-        parts.append(f"{beat.get('in_flight', 0)} in flight")
-        parts.append(f"{beat.get('tokens_per_second', 0)} tokens/s")
-        parts.append(f"left: {seconds_text(beat.get('seconds_left'))}")
-        if status.silent_seconds is not None:
-            parts.append(f"last sign of life {status.silent_seconds:.0f} s ago")
-    return ", ".join(parts)
 
 
 def _refuse_other_settings(directory: RunDirectory, prepared: _Prepared, chunk_size: int) -> None:
