@@ -11,7 +11,7 @@ from typing import Any, Literal
 from colab_utils import colab, environments
 from colab_utils.engine import Operating
 from colab_utils.errors import WorkbenchError
-from colab_utils.fit import LEAST_CAPABILITY, gpu_fit
+from colab_utils.fit import LEAST_CAPABILITY, gpu_fit, verdicts_by_card
 from colab_utils.manifests import (
     PROJECT,
     ExperimentManifest,
@@ -131,6 +131,8 @@ def _model(model: ModelManifest, gpu: dict[str, Any] | None, cache: Path) -> lis
             f"{model.max_model_len} tokens at once"
         )
         findings.append(Finding(subject, "ok" if fit.fits else "error", text))
+    else:
+        findings.append(Finding(subject, "ok", verdicts_by_card(model)))
     folder = model_folder(model, cache)
     if not is_complete(folder):
         gigabytes = model.architecture.parameters * 2 / 1e9

@@ -17,6 +17,14 @@ _BYTES = 2
 OVERHEAD_BYTES = int(1.5 * 2**30)
 # BF16, and recent vLLM releases at all, need this compute capability.
 LEAST_CAPABILITY = 8.0
+# Memory in MiB as the driver reports it, and compute capability.
+CARDS = {
+    "T4": (15360, 7.5),
+    "L4": (23034, 8.9),
+    "A100 40 GB": (40960, 8.0),
+    "A100 80 GB": (81920, 8.0),
+    "H200": (143771, 9.0),
+}
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,25 @@ def gpu_fit(
         sequences=room // (per_token * model.max_model_len),
         longest=room // per_token,
     )
+
+
+def verdicts_by_card(model: ModelManifest, *, gpu_memory_utilization: float = 0.85) -> str:
+    """Whether a model runs on the cards that Colab and labs have, in one line."""
+    cards = "; ".join(
+        f"{name}: {_verdict(model, mebibytes, capability, gpu_memory_utilization)}"
+        for name, (mebibytes, capability) in CARDS.items()
+    )
+    return f"sequences of {model.max_model_len} tokens at once on {cards}"
+
+
+def _verdict(model: ModelManifest, mebibytes: int, capability: float, utilization: float) -> str:
+    if capability < LEAST_CAPABILITY:
+        return "none, no BF16"
+    fit = gpu_fit(model, mebibytes * 2**20, gpu_memory_utilization=utilization)
+    if fit.fits:
+        return str(fit.sequences)
+    shorter = fit.longest // 256 * 256
+    return f"none, fits with max_model_len {shorter}" if shorter >= 1024 else "does not fit"
 
 
 def require_fit(model: ModelManifest, gpu: dict[str, object], utilization: float) -> Fit:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
 
 import pytest
 
 from colab_utils.errors import FitError, WeightsError
-from colab_utils.fit import OVERHEAD_BYTES, gpu_fit, require_fit
+from colab_utils.fit import CARDS, OVERHEAD_BYTES, gpu_fit, require_fit, verdicts_by_card
 from colab_utils.manifests import ModelManifest, load_model_manifest
 from colab_utils.weights import check_weights, model_folder
 
@@ -128,3 +129,15 @@ def test_fit_follows_from_the_manifest(manifest):
     with pytest.raises(FitError, match=r"holds 17\d\d\d tokens.*max_model_len to 17"):
         long = ModelManifest.model_validate(manifest.model_dump() | {"max_model_len": 32768})
         require_fit(long, gpu, 0.85)
+
+
+def test_fit_by_card_and_as_vllm_found_it(manifest):
+    table = verdicts_by_card(manifest)
+    assert "T4: none, no BF16" in table and "L4: 2;" in table
+    long = ModelManifest.model_validate(manifest.model_dump() | {"max_model_len": 32768})
+    assert re.search(r"L4: none, fits with max_model_len 17\d\d\d;", verdicts_by_card(long))
+    # vLLM 0.26 on an H200 gave Qwen3's 0.6B shape a KV cache of 1,096,432 tokens at 0.85.
+    shape = {"family": "qwen3", "parameters": 596_049_920, "layers": 28, "kv_heads": 8,
+             "head_size": 128}  # fmt: skip
+    small = ModelManifest.model_validate(manifest.model_dump() | {"architecture": shape})
+    assert gpu_fit(small, CARDS["H200"][0] << 20).longest == pytest.approx(1_096_432, rel=0.05)
