@@ -54,6 +54,7 @@ format: kernel ## Put all sources into the one format.
 
 bench: setup ## Measure; asserts nothing.
 	$(BIN)/python benchmarks/evaluators.py
+	$(BIN)/python benchmarks/scans.py
 
 # One resolution a purpose; no output names an index. Sources of packages that only this machine
 # has are shut out, so that everybody gets the same files.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from colab_utils import records
@@ -76,7 +77,7 @@ def verify(folder: Path, request_ids: Sequence[str]) -> Checkpoint:
     Changes nothing. Raises `ChunkConflict` when two whole chunks cover the same request:
     which of the two answers counts is the user's choice.
     """
-    finished: dict[ChunkRange, Path] = {}
+    whole: list[tuple[ChunkRange, Path]] = []
     torn: dict[Path, str] = {}
     for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else []:
         match = _NAME.fullmatch(path.name)
@@ -89,16 +90,17 @@ def verify(folder: Path, request_ids: Sequence[str]) -> Checkpoint:
         except RecordError as error:
             torn[path] = error.problem
             continue
-        for other, other_path in finished.items():
-            if chunk.first <= other.last and other.first <= chunk.last:
-                raise ChunkConflict(
-                    f"{other_path.name} and {path.name} both answer requests "
-                    f"{max(chunk.first, other.first)} to {min(chunk.last, other.last)}",
-                    where=str(folder),
-                    mend="move the one you do not trust out of the folder",
-                )
-        finished[chunk] = path
-    return Checkpoint(finished, torn)
+        whole.append((chunk, path))
+    whole.sort()
+    for (chunk, path), (following, other) in pairwise(whole):
+        if following.first <= chunk.last:
+            raise ChunkConflict(
+                f"{path.name} and {other.name} both answer requests "
+                f"{following.first} to {min(chunk.last, following.last)}",
+                where=str(folder),
+                mend="move the one you do not trust out of the folder",
+            )
+    return Checkpoint(dict(whole), torn)
 
 
 def set_aside(checkpoint: Checkpoint) -> None:
