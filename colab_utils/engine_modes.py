@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from colab_utils.errors import RunDirectoryError
+
 
 @dataclass(frozen=True)
 class Mode:
@@ -45,5 +47,12 @@ MODES = (
 
 
 def mode_named(name: str) -> Mode:
-    """The mode that a run recorded."""
-    return next(mode for mode in MODES if mode.name == name)
+    """The mode that a run recorded; raises `RunDirectoryError` for one that is not known here."""
+    for mode in MODES:
+        if mode.name == name:
+            return mode
+    raise RunDirectoryError(
+        f"names the engine mode {name!r}, which this version does not have",
+        where="run.json, field run.mode",
+        mend="go on with the version that began the run, or choose another run directory",
+    )

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import TracebackType
 from typing import Any
 
@@ -34,7 +35,7 @@ class Feed:
     started: float
     answers: dict[str, Answer] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def given(self) -> list[Prompt]:
         """Prompts that the engine gets; rejected ones never reach it."""
         return [prompt for prompt in self.members if prompt.rejected is None]
@@ -121,8 +122,8 @@ class ChunkWriter:
         trace: TracebackType | None,
     ) -> None:
         self._pool.shutdown(wait=True)
-        if error is None:
-            self._check()
+        # Also after a stop, which says that what was finished is committed.
+        self._check()
 
     def given(self, feed: Feed) -> None:
         """Record what the engine is about to get."""

@@ -24,10 +24,17 @@ def judge_changed(
     judge: Callable[[Response], dict[str, Any]],
     verdicts: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Judge the changed answers of all replays; `verdicts` are those on the committed answers."""
+    """Judge the changed answers of replays that this scoring has not judged yet.
+
+    `verdicts` are those on the committed answers, by request id.
+    """
     directory = RunDirectory(run_dir)
-    lines = []
+    lines = records.read_appended(folder / _FILE)
+    known = {line["replay"] for line in lines}
+    judged_before = len(lines)
     for number, record in enumerate(replay.read_all(directory)):
+        if number in known:
+            continue
         for answer in record["changed_answers"]:
             again = response_of(answer, where=str(directory.replays))
             before, after = verdicts[again.request_id], judge(again)
@@ -43,7 +50,7 @@ def judge_changed(
                     "passed_upstream": after["passed_upstream"],
                 }
             )
-    if lines or (folder / _FILE).exists():
+    if len(lines) > judged_before:
         records.write_atomic(folder / _FILE, records.encode_lines(lines))
 
 

@@ -76,7 +76,9 @@ def run(spec: RunSpec, heartbeat: Heartbeat, stop: Stop) -> str:
 def _remaining(directory: RunDirectory, checkpoint: Checkpoint, spec: RunSpec, total: int) -> Work:
     chunks = checkpoints.plan(total, spec.operating.chunk_size, list(checkpoint.finished))
     if not spec.replay_chunks:
-        first = spec.kind == "full" and spec.replay > 0 and not any(directory.replays.glob("*"))
+        first = (
+            spec.kind == "full" and spec.replay > 0 and not any(directory.replays.glob("*.json"))
+        )
         return Work(chunks, list(range(total)) if first else [])
     if chunks:
         raise RunDirectoryError(

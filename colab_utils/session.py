@@ -174,9 +174,9 @@ class Session:
         return checkpoint
 
     def _lap(self, name: str) -> None:
-        now_ = time.monotonic()
-        self._seconds[name] = round(now_ - self._since, 2)
-        self._since = now_
+        moment = time.monotonic()
+        self._seconds[name] = round(moment - self._since, 2)
+        self._since = moment
 
     def _test(self, engine: Engine, prompts: Sequence[Prompt], *, resumed: bool) -> dict[str, Any]:
         self._heartbeat.enter("testing")

@@ -56,10 +56,10 @@ invariance.self_test = test
 
 
 @dataclass
-class Slow:
-    """Stands for an engine: finishes its oldest request two steps after it was given."""
+class NewestFirst:
+    """Stands for an engine that finishes its newest request first, one a step."""
 
-    window: int
+    chunk_of: dict[str, int]
     given: list[str] = field(default_factory=list)
     most: int = 0
     resets: int = 0
@@ -100,8 +100,7 @@ def test_each_chunk_is_committed_once_and_no_more_than_the_window_are_in_flight(
 ):
     prompts = prompts_of(dataset, rejected=(0, 1, 2, 3, 9))
     chunks = plan(len(prompts), chunk_size)
-    engine = Slow(window)
-    engine.chunk_of = {p.request.request_id: n // chunk_size for n, p in enumerate(prompts)}
+    engine = NewestFirst({p.request.request_id: n // chunk_size for n, p in enumerate(prompts)})
     directory = RunDirectory(tmp_path)
     directory.chunks.mkdir()
     with ChunkWriter(directory, lambda: {"pid": 1}) as writer:
@@ -129,8 +128,7 @@ def test_each_chunk_is_committed_once_and_no_more_than_the_window_are_in_flight(
 
 def test_a_full_disk_ends_the_run_and_finished_chunks_stay(dataset, tmp_path):
     prompts = prompts_of(dataset)
-    engine = Slow(2)
-    engine.chunk_of = {p.request.request_id: n // 5 for n, p in enumerate(prompts)}
+    engine = NewestFirst({p.request.request_id: n // 5 for n, p in enumerate(prompts)})
     directory = RunDirectory(tmp_path)
     directory.chunks.mkdir()
     with pytest.raises(RunDirectoryError), ChunkWriter(directory, dict) as writer:
