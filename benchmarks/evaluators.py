@@ -22,6 +22,7 @@ from typing import Any
 from code_replies import imported, load_tasks, replies
 
 from colab_utils.evaluators import unit_tests
+from colab_utils.evaluators.judgement import Judgement
 from colab_utils.evaluators.probing import probe
 from colab_utils.evaluators.workers import Workers
 from colab_utils.judging import SANITISE_SECONDS, Judge
@@ -76,10 +77,10 @@ def embedded() -> None:
 
 
 def beside_upstream(
-    paths: list[Path], every: int, kinds: list[str], workers: int
+    paths: list[Path], every: int, kinds: list[str], workers: int, only: tuple[str, ...] = ()
 ) -> dict[str, tuple[bool, bool]]:
     """Both evaluators on the same replies, one after another; (ours, upstream's) by reply."""
-    tasks = load_tasks(paths)[::every]
+    tasks = [t for t in load_tasks(paths) if not only or t["task_id"] in only][::every]
     chosen = [r for r in replies(tasks) if r["id"].rpartition("/")[2] in kinds]
     box = probe(PYTHON, allow_weak=False)
     lines = "".join(json.dumps(r) + "\n" for r in chosen)
@@ -106,23 +107,34 @@ def beside_upstream(
     ):
         processes.start()
         loaded = time.perf_counter() - began
-        verdicts = list(pool.map(lambda r: passes_upstream(r, processes, slots), chosen))
-        ours = {r["id"]: passed for r, (passed, _) in zip(chosen, verdicts, strict=True)}
+        verdicts = list(pool.map(lambda r: judged_reply(r, processes, slots), chosen))
+        judged = {r["id"]: verdict for r, (verdict, _) in zip(chosen, verdicts, strict=True)}
     seconds = time.perf_counter() - began
-    differ = [name for name in ours if ours[name] != said[name]]
+    ours = {name: verdict.passed_upstream for name, verdict in judged.items()}
+    differ = [
+        f"{name} (ours {passed}: {judged[name].detail}; upstream {said[name]})"
+        for name, passed in ours.items()
+        if passed != said[name]
+    ]
+    only_ours = [name for name, v in judged.items() if v.passed and not v.passed_upstream]
+    only_theirs = [name for name, v in judged.items() if v.passed_upstream and not v.passed]
     print(f"replies: {len(chosen)} ({', '.join(kinds)}), {workers} at a time; sandbox: {box.level}")
     print(f"upstream: {theirs:.1f} s; {sum(said.values())} passed")
     print(f"ours: {seconds:.1f} s, of it {loaded:.1f} s to load the libraries once")
     inside = sum(spent for _, spent in verdicts) / workers
     print(f"of it inside the programs and their tests, once a reply: {inside:.1f} s")
     print(f"upstream / ours: {theirs / seconds:.1f}; verdicts that differ: {differ or 'none'}")
+    print(
+        f"our extraction beside upstream's: {len(only_ours)} more pass {only_ours or ''}, "
+        f"{len(only_theirs)} fewer {only_theirs or ''}"
+    )
     return {name: (ours[name], said[name]) for name in ours}
 
 
-def passes_upstream(
+def judged_reply(
     line: dict[str, Any], workers: Workers, slots: queue.Queue[int]
-) -> tuple[bool, float]:
-    """Our `passed_upstream` of one reply, and the seconds that its program and tests took."""
+) -> tuple[Judgement, float]:
+    """Our judgement of one reply, and the seconds that its program and tests took."""
     inside: list[float] = []
 
     def run(job: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -141,7 +153,7 @@ def passes_upstream(
         return program
 
     judgement = unit_tests.judge(line["text"], line, unit_tests.SECONDS, run, sanitise)
-    return judgement.passed_upstream, inside[-1] if inside else 0.0
+    return judgement, inside[-1] if inside else 0.0
 
 
 def main() -> None:
@@ -151,11 +163,15 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="take each n-th task")
     parser.add_argument("--workers", type=int, default=1, help="replies judged at once")
     parser.add_argument("--kinds", default="canonical", help="which replies of code_replies.py")
+    parser.add_argument("--only", action="append", default=[], help="a task id, may be repeated")
+    parser.add_argument("--rounds", type=int, default=1, help="how often, to see what varies")
     given = parser.parse_args()
     if not PYTHON.exists():
         sys.exit("the evaluator environment is missing: run `make setup`")
     if given.tasks:
-        beside_upstream(given.tasks, given.every, given.kinds.split(","), given.workers)
+        kinds = given.kinds.split(",")
+        for _ in range(given.rounds):
+            beside_upstream(given.tasks, given.every, kinds, given.workers, tuple(given.only))
     else:
         embedded()
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

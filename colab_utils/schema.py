@@ -155,7 +155,8 @@ CREATE VIEW outcomes_by_condition AS  -- passed to no_verdict add up to response
 SELECT run_id, model, task, condition, count(*) AS responses,
        sum(status = 'passed') AS passed, sum(status = 'wrong_answer') AS wrong_answer,
        sum(status = 'error') AS error, sum(status = 'timeout') AS timeout,
-       sum(status = 'no_answer') AS no_answer, sum(status = 'unsafe') AS unsafe,
+       sum(status = 'no_answer') AS no_answer,
+       sum(status = 'wrong_extraction') AS wrong_extraction, sum(status = 'unsafe') AS unsafe,
        sum(status = 'reference_error') AS reference_error,
        sum(status = 'rejected') AS rejected, sum(status = 'no_verdict') AS no_verdict,
        sum(finish_reason = 'length') AS cut_by_length

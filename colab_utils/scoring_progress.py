@@ -48,6 +48,7 @@ class Meter:
             ["judged"]
             + ["passed"] * passed
             + ["no answer"] * (verdict["outcome"] == "no_answer")
+            + ["wrong extraction"] * (verdict["outcome"] == "wrong_extraction")
             + ["upstream differs"] * (passed != verdict["passed_upstream"])
         )
 
@@ -70,12 +71,9 @@ class Meter:
         for task in tasks:
             cells = [self._cells.get((task, condition), Counter()) for condition in conditions]
             rows.append([task, *(f"{cell['passed']}/{cell['judged']}" for cell in cells)])
-        for name in ("no answer", "upstream differs"):
+        for name in ("no answer", "wrong extraction", "upstream differs"):
             sums = [
                 sum(self._cells.get((t, c), Counter())[name] for t in tasks) for c in conditions
             ]
             rows.append([name, *map(str, sums)])
         return "\n".join(f"{row[0]:18}" + "".join(f"{c:>9}" for c in row[1:]) for row in rows)
-
-    def _sum(self, name: str, condition: str) -> int:
-        return sum(cell[name] for (_, at), cell in self._cells.items() if at == condition)

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from colab_utils import records
 from colab_utils.errors import RecordError
+from colab_utils.evaluators.judgement import Outcome
 
-OUTCOMES = (
-    "passed", "wrong_answer", "error", "timeout", "no_answer", "unsafe", "reference_error",
-)  # fmt: skip
-"""What an evaluator can say of a response, in the order reports show it."""
+OUTCOMES: tuple[str, ...] = get_args(Outcome)
 
 
 class Evaluator(BaseModel):
@@ -42,9 +40,7 @@ class Verdict(BaseModel):
     request_id: str
     passed: bool
     passed_upstream: bool
-    outcome: Literal[
-        "passed", "wrong_answer", "error", "timeout", "no_answer", "unsafe", "reference_error"
-    ]
+    outcome: Outcome
     detail: str | None = None
     extracted: str | None = None
     evaluator: Evaluator

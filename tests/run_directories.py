@@ -30,10 +30,12 @@ Cell = str | dict[str, Any]
 
 def row(outcomes: str) -> dict[str, Cell]:
     """Five cells from five letters: p passed, w wrong, e error, t timeout, n no answer,
-    u unsafe, f reference error, r rejected, - not judged, and a space for no response."""
+    x wrong extraction, u unsafe, f reference error, r rejected, - not judged, and a space
+    for no response."""
     words = {
         "p": "passed", "w": "wrong_answer", "e": "error", "t": "timeout", "n": "no_answer",
-        "u": "unsafe", "f": "reference_error", "r": "rejected", "-": "unjudged",
+        "x": "wrong_extraction", "u": "unsafe", "f": "reference_error", "r": "rejected",
+        "-": "unjudged",
     }  # fmt: skip
     return {
         condition: words[letter]

@@ -121,7 +121,7 @@ def test_columns_are_empty_without_a_returned_value(result):
 
 
 def test_columns_are_empty_without_a_program():
-    judgement = judged(number(5.0), 5, reply="모르겠습니다.")
+    judgement = judged({"error": "SyntaxError: invalid syntax"}, 5, reply="모르겠습니다.")
     assert judgement.outcome == "no_answer"
     assert [judgement.extra[name] for name in program_value.COLUMNS] == [None] * 5
 

@@ -87,6 +87,36 @@ def test_each_outcome_is_told_apart(tmp_path, dataset):
     assert (run / "responses.jsonl").read_bytes() == before
 
 
+def test_what_only_upstreams_extraction_finds_is_our_extractions_fault(tmp_path, dataset):
+    """Not where the program stands in thinking, and not where upstream's rule is the laxer one."""
+    draft = "```python\ndef task_func(x):\n    pass\n```\n"
+    whole = CODE.replace("    return", "    # doubled\n    return")
+    thought = f"<think>{RIGHT['finance']}</think>"
+    answers = {
+        "code-0/KO": f"먼저 틀입니다.\n{draft}이제 전체입니다.\n{whole}",
+        "code-0/MIX1": draft,
+        "sql-0/KO": "SELECT COUNT(*)\n\nFROM item; -- 모두",
+        "sql-0/MIX1": "SELECT COUNT(*)\n\nFROM item;",
+        "finance-0/MIX1": thought,
+    }
+    run = answered_run(
+        tmp_path / "run", dataset, lambda r: answers.get(r.request_id, RIGHT[r.sample.task])
+    )
+    seen: list[ScoringProgress] = []
+    result = score(run, dataset=dataset, evaluator_python=PYTHON, progress=seen.append)
+    verdicts = by_id(result)
+    assert {name: (verdicts[name].outcome, verdicts[name].passed_upstream) for name in answers} == {
+        "code-0/KO": ("wrong_extraction", True),
+        "code-0/MIX1": ("wrong_answer", False),
+        "sql-0/KO": ("wrong_extraction", True),
+        "sql-0/MIX1": ("passed", True),
+        "finance-0/MIX1": ("no_answer", True),
+    }
+    assert "what upstream takes from the reply passes; ours: " in verdicts["sql-0/KO"].detail
+    table = {line.split("  ")[0]: line.split()[2:] for line in seen[-1].table.splitlines()}
+    assert table["wrong extraction"] == ["0", "2", "0", "0", "0"]
+
+
 def test_scoring_again_does_nothing(tmp_path, dataset):
     run = answered_run(tmp_path / "run", dataset, lambda r: RIGHT[r.sample.task])
     first = score(run, dataset=dataset, evaluator_python=PYTHON)

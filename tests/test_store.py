@@ -108,8 +108,8 @@ def test_outcomes_count_every_response_once(run_dir: Path) -> None:
     assert found["sql", "MIX3"]["unsafe"] == 1
     assert found["code", "MIX3"]["timeout"] == 1 and found["code", "MIX3"]["no_answer"] == 1
     assert found["finance", "MIX1"]["no_verdict"] == 1
-    parts = ("passed", "wrong_answer", "error", "timeout", "no_answer", "unsafe",
-             "reference_error", "rejected", "no_verdict")  # fmt: skip
+    parts = ("passed", "wrong_answer", "error", "timeout", "no_answer", "wrong_extraction",
+             "unsafe", "reference_error", "rejected", "no_verdict")  # fmt: skip
     assert all(sum(r[part] for part in parts) == r["responses"] for r in rows)
     assert sum(r["responses"] for r in rows) == 34
 

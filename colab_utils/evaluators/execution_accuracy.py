@@ -17,10 +17,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from colab_utils.evaluators.extraction import is_query, sql_answer
-from colab_utils.evaluators.judgement import Judgement, Outcome, RunJob, ended_early
+from colab_utils.evaluators.extraction import is_query, sql_answer, strip_thinking
+from colab_utils.evaluators.judgement import Judgement, Outcome, RunJob, ended_early, taken_wrongly
 
-NAME, VERSION = "execution_accuracy", "2"
+NAME, VERSION = "execution_accuracy", "3"
 SECONDS = 30.0
 GOLD_SECONDS = 300.0
 MAX_ROWS = 1_000_000
@@ -54,25 +54,19 @@ def judge(
 
     passed_upstream = _passes_upstream(result_of(text), gold)
     extra: dict[str, Any] = {"found": ours.how, "strict": False}
-    if ours.code is None:
-        detail = "no SELECT in the reply" if text.strip() else "the reply is empty"
-        return Judgement(False, passed_upstream, "no_answer", detail, None, extra)
-    result = result_of(ours.code)
-    early = ended_early(result)
-    if early is not None:
-        return Judgement(False, passed_upstream, *early, ours.code, extra)
-    detail = str(result.get("detail", result.get("error", "no result")))
-    if result.get("how") != "rows":
-        how = result.get("how")
-        ended: Outcome = how if how in ("timeout", "unsafe") else "error"
-        return Judgement(False, passed_upstream, ended, detail, ours.code, extra)
-    if result["set"] == gold["set"] and is_query(ours.code):
-        extra["strict"] = result["multiset"] == gold["multiset"] and (
-            not is_ordered(gold_sql) or result["sequence"] == gold["sequence"]
+    outcome: Outcome = "no_answer"
+    detail = "no SELECT in the reply" if text.strip() else "the reply is empty"
+    if ours.code is not None:
+        result = result_of(ours.code)
+        outcome, detail = _outcome(result, gold)
+        extra["strict"] = (
+            outcome == "passed"
+            and result["multiset"] == gold["multiset"]
+            and (not is_ordered(gold_sql) or result["sequence"] == gold["sequence"])
         )
-        return Judgement(True, passed_upstream, "passed", detail, ours.code, extra)
-    detail = f"other rows ({detail}, gold {gold['rows']})"
-    return Judgement(False, passed_upstream, "wrong_answer", detail, ours.code, extra)
+    if outcome != "passed" and passed_upstream and is_query(text) and strip_thinking(text) == text:
+        outcome, detail = taken_wrongly(outcome, detail)
+    return Judgement(outcome == "passed", passed_upstream, outcome, detail, ours.code, extra)
 
 
 def is_ordered(query: str) -> bool:
@@ -81,6 +75,18 @@ def is_ordered(query: str) -> bool:
     while found:
         bare, found = _INNER.subn(" ", bare)
     return bool(re.search(r"\bORDER\s+BY\b", bare, re.IGNORECASE))
+
+
+def _outcome(result: dict[str, Any], gold: dict[str, Any]) -> tuple[Outcome, str]:
+    early = ended_early(result)
+    if early is not None:
+        return early
+    how, detail = result.get("how"), str(result.get("detail", result.get("error", "no result")))
+    if how != "rows":
+        return (how if how in ("timeout", "unsafe") else "error"), detail
+    if result["set"] == gold["set"]:
+        return "passed", detail
+    return "wrong_answer", f"other rows ({detail}, gold {gold['rows']})"
 
 
 def _passes_upstream(result: dict[str, Any], gold: dict[str, Any]) -> bool:

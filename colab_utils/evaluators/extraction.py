@@ -14,7 +14,7 @@ import textwrap
 import warnings
 from dataclasses import dataclass
 
-EXTRACTION_VERSION = "2"
+EXTRACTION_VERSION = "3"
 
 _THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL | re.IGNORECASE)
 _FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[^\n`]*$")
@@ -118,7 +118,7 @@ def sql_answer(text: str) -> Extraction:
             return Extraction(block.strip(), f"block {number} of {len(fenced)}")
     if fenced:
         return Extraction(None, "none")
-    if is_query(text) and ";" not in text:
+    if is_query(text) and ";" not in text.rstrip().removesuffix(";"):
         return Extraction(text.strip(), "whole text")
     for match in _SQL_START.finditer(text):
         query = _first_statement(text[match.start() :])

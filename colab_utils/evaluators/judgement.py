@@ -7,8 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Outcome = Literal[
-    "passed", "wrong_answer", "error", "timeout", "no_answer", "unsafe", "reference_error"
-]
+    "passed", "wrong_answer", "error", "timeout", "no_answer", "wrong_extraction", "unsafe",
+    "reference_error",
+]  # fmt: skip
+"""What an evaluator can say of a response, in the order reports show it.
+
+`wrong_extraction`: what we took from the reply fails, and what upstream's extraction took from
+the same reply passes by our rule; a reply whose program stands in its thinking is not meant.
+"""
 
 # Runs one worker job, given its limit in seconds, and returns the worker's result.
 RunJob = Callable[[dict[str, Any], float], dict[str, Any]]
@@ -28,6 +34,12 @@ class Judgement:
     detail: str
     extracted: str | None
     extra: dict[str, Any] = field(default_factory=dict)
+
+
+def taken_wrongly(outcome: Outcome, detail: str) -> tuple[Outcome, str]:
+    """Outcome and detail of a failure that is our extraction's, not the answer's."""
+    why = f"what upstream takes from the reply passes; ours: {outcome}: {detail}"
+    return "wrong_extraction", why
 
 
 def ended_early(result: dict[str, Any]) -> tuple[Outcome, str] | None:

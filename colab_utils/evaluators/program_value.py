@@ -17,11 +17,15 @@ from decimal import Decimal
 from typing import Any
 
 from colab_utils.evaluators import number_text
-from colab_utils.evaluators.extraction import finance_answer, upstream_finance
-from colab_utils.evaluators.judgement import Judgement, Outcome, RunJob, ended_early
+from colab_utils.evaluators.extraction import (
+    finance_answer,
+    strip_thinking,
+    upstream_finance,
+)
+from colab_utils.evaluators.judgement import Judgement, Outcome, RunJob, ended_early, taken_wrongly
 from colab_utils.evaluators.text_value import text_value
 
-NAME, VERSION = "program_value", "2"
+NAME, VERSION = "program_value", "3"
 SECONDS = 10.0
 TOLERANCE = 0.002
 LOOSER_TOLERANCE = 0.01
@@ -36,13 +40,15 @@ def judge(text: str, ground_truth: float | bool, seconds: float, run: RunJob) ->
     upstream = upstream_finance(text)
     upstream_result = run(_job(upstream), seconds) if upstream else {"error": "empty"}
     passed_upstream = _is_right(upstream_result, ground_truth)
-    if ours.code is None:
-        detail = "no solution() in the reply"
-        extra = {"found": ours.how, **_columns({}, ground_truth)}
-        return Judgement(False, passed_upstream, "no_answer", detail, None, extra)
-    same = ours.code.strip() == upstream.strip()
-    result = upstream_result if same else run(_job(ours.code), seconds)
-    outcome, detail = _outcome(result, ground_truth)
+    outcome: Outcome = "no_answer"
+    detail = "no solution() in the reply"
+    result: dict[str, Any] = {}
+    if ours.code is not None:
+        same = ours.code.strip() == upstream.strip()
+        result = upstream_result if same else run(_job(ours.code), seconds)
+        outcome, detail = _outcome(result, ground_truth)
+    if outcome != "passed" and passed_upstream and strip_thinking(text) == text:
+        outcome, detail = taken_wrongly(outcome, detail)
     returned = result.get("returned")
     kind = returned["type"] if isinstance(returned, dict) else None
     extra = {"found": ours.how, "returned_type": kind, **_columns(result, ground_truth)}

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from colab_utils.evaluators.extraction import code_answer, strip_thinking
-from colab_utils.evaluators.judgement import Judgement, Outcome, RunJob, ended_early
+from colab_utils.evaluators.judgement import Judgement, Outcome, RunJob, ended_early, taken_wrongly
 
-NAME, VERSION = "unit_tests", "2"
+NAME, VERSION = "unit_tests", "3"
 SECONDS = 60.0
 EMBEDDED_SECONDS = 10.0
 
@@ -57,10 +57,16 @@ def judge(
         return results[key]
 
     passed_upstream = upstream is not None and _passes_upstream(result_of(upstream))
+    outcome: Outcome = "no_answer"
+    detail = "no program in the reply"
     if program is None or not program.strip():
-        detail = "no program in the reply"
-        return Judgement(False, passed_upstream, "no_answer", detail, None, extra)
-    outcome, detail = _outcome(result_of(program), reference["test"])
+        program = None
+    else:
+        outcome, detail = _outcome(result_of(program), reference["test"])
+    if outcome != "passed" and upstream and passed_upstream and strip_thinking(text) == text:
+        theirs, _ = _outcome(result_of(upstream), reference["test"])
+        if theirs == "passed":
+            outcome, detail = taken_wrongly(outcome, detail)
     return Judgement(outcome == "passed", passed_upstream, outcome, detail, program, extra)
 
 
