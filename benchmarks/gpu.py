@@ -28,7 +28,13 @@ from typing import Any
 import made_up
 
 from colab_utils import checkpoints
-from colab_utils.engine import Engine, Operating, import_engine, set_engine_environment
+from colab_utils.engine import (
+    Engine,
+    Operating,
+    _attention_backend,
+    import_engine,
+    set_engine_environment,
+)
 from colab_utils.engine_modes import mode_named
 from colab_utils.feeding import ChunkWriter, answered_chunks, choose_window
 from colab_utils.invariance import self_test
@@ -84,8 +90,13 @@ class Side:
             self.engine.__enter__()
         else:
             self.llm = self._ordinary(folder, operating)
+        config = (self.llm.llm_engine if self.llm else self.engine._engine).vllm_config
         say(
             what="start", side=given.side, shape=given.shape, mode=given.mode,
+            backend=_attention_backend(config), max_num_seqs=given.max_num_seqs,
+            kv_room_tokens=config.cache_config.num_gpu_blocks * config.cache_config.block_size,
+            requests=len(requests), answer_tokens=sum(self.lengths.values()),
+            prompt_tokens=sum(len(prompt.token_ids) for prompt in self.prompts),
             import_s=round(imported - began, 1), render_s=round(rendered - imported, 1),
             load_s=round(time.perf_counter() - rendered, 1),
         )  # fmt: skip
@@ -176,11 +187,16 @@ def serve(given: argparse.Namespace) -> None:
 class Other:
     """A `serve` process that is asked one thing at a time."""
 
-    def __init__(self, given: argparse.Namespace, side: str, mode: str, log: Path) -> None:
+    def __init__(
+        self, given: argparse.Namespace, side: str, *, seqs: int = 0, utilization: float = 0
+    ) -> None:
+        mode = given.mode if side == "product" else "compiled"
+        log = given.out / f"{side}.log"
         command = [
             sys.executable, __file__, "serve", "--side", side, "--mode", mode,
             "--shape", given.shape, "--samples", str(given.samples),
-            "--utilization", str(given.utilization), "--max-num-seqs", str(given.max_num_seqs),
+            "--utilization", str(utilization or given.utilization),
+            "--max-num-seqs", str(seqs or given.max_num_seqs),
             "--batched", str(given.batched),
         ]  # fmt: skip
         self._process = subprocess.Popen(
@@ -214,24 +230,38 @@ class Other:
 
 def speed(given: argparse.Namespace) -> None:
     """Alternating rounds of ordinary call, product and invariant call."""
-    ordinary = Other(given, "ordinary", "compiled", given.out / "ordinary.log")
-    product = Other(given, "product", given.mode, given.out / "product.log")
-    for side in (ordinary, product):
-        side.wait()
+    # One after the other: two at once confuse vLLM's measure of free memory.
+    ordinary = Other(given, "ordinary")
+    ordinary.wait()
+    ordinary.ask("warm")
+    product = Other(
+        given, "product", seqs=given.product_seqs, utilization=given.product_utilization
+    )
+    product.wait()
     product.ask("test")
     product.ask("warm")
-    ordinary.ask("warm")
-    seconds: dict[str, list[float]] = {"ordinary": [], "product": [], "invariant call": []}
+    windows = [int(window) for window in given.windows.split(",")]
+    names = {window: f"product, window {window or 'chosen'}" for window in windows}
+    seconds: dict[str, list[float]] = {
+        "ordinary": [],
+        **{name: [] for name in names.values()},
+        "invariant call": [],
+    }
     for _ in range(given.rounds):
         seconds["ordinary"].append(ordinary.ask("call")["seconds"])
-        seconds["product"].append(product.ask("loop 32 0")["seconds"])
+        for window, name in names.items():
+            seconds[name].append(product.ask(f"loop 32 {window}")["seconds"])
         seconds["invariant call"].append(product.ask("loop 32 100000")["seconds"])
     medians = {name: median(values) for name, values in seconds.items()}
     say(
         what="speed", shape=given.shape, requests=given.samples * 5, mode=given.mode,
         seconds=seconds, medians=medians,
-        against_ordinary=round(medians["ordinary"] / medians["product"], 2),
-        against_invariant_call=round(medians["invariant call"] / medians["product"], 2),
+        against_ordinary={
+            name: round(medians["ordinary"] / medians[name], 2) for name in names.values()
+        },
+        against_invariant_call={
+            name: round(medians["invariant call"] / medians[name], 2) for name in names.values()
+        },
     )  # fmt: skip
     ordinary.end()
     product.end()
@@ -246,7 +276,7 @@ def invariance(given: argparse.Namespace) -> None:
 
 
 def _digests(given: argparse.Namespace) -> dict[str, str]:
-    product = Other(given, "product", given.mode, given.out / "product.log")
+    product = Other(given, "product")
     product.wait()
     product.ask("test")
     digests = {
@@ -323,6 +353,9 @@ def main() -> None:
     parser.add_argument("--mode", default="compiled")
     parser.add_argument("--utilization", type=float, default=0.42)
     parser.add_argument("--max-num-seqs", type=int, default=256)
+    parser.add_argument("--product-seqs", type=int, default=0, help="0: as the ordinary side")
+    parser.add_argument("--product-utilization", type=float, default=0.0)
+    parser.add_argument("--windows", default="0", help="chunks in flight; 0: the program's choice")
     parser.add_argument("--batched", type=int, default=16384)
     parser.add_argument("--out", type=Path, default=Path("out"))
     given = parser.parse_args()
