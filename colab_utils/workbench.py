@@ -360,10 +360,7 @@ def _mirror_of(
     """The run's folder in the mirror; mounts Drive when the mirror lies there."""
     if not parameters.mirror:
         return None
-    folder = PROJECT / parameters.mirror
-    if folder.is_relative_to(colab.DRIVE) and not (colab.DRIVE / "MyDrive").is_dir():
-        colab.mount_drive()
-    return folder / directory.path.relative_to(prepared.runs)
+    return colab.mirror_folder(parameters.mirror) / directory.path.relative_to(prepared.runs)
 
 
 def _refuse_other_settings(directory: RunDirectory, prepared: _Prepared, chunk_size: int) -> None:
