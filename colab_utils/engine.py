@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,8 +26,9 @@ class Operating(BaseModel):
 
     `gpu_memory_utilization` is a share of the GPU's memory; `cpu_kv_cache_gib` the KV cache
     of the CPU backend in GiB; `max_num_batched_tokens` and `max_num_seqs` bound one step.
-    `window` counts chunks in flight where answers do not depend on batching, None for the
-    program's choice from the KV cache's room; elsewhere chunks run one after another.
+    `window` is how many chunks' worth of requests the engine holds where answers do not depend on
+    batching, None for the program's choice from the KV cache's room; elsewhere chunks run one
+    after another.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -179,10 +181,14 @@ class Engine:
     def sequences_at_once(self, prompts: Sequence[Prompt], *, answer_tokens: int) -> int:
         """How many such requests run at once, with answers of so many tokens.
 
-        Bounded by the KV cache's room and by max_num_seqs; shared prefixes are not counted.
+        Bounded by the KV cache's room and by max_num_seqs. What neighbours share at their
+        beginning is held once, by the prefix cache.
         """
-        lengths = [len(prompt.token_ids) for prompt in prompts if prompt.rejected is None]
-        each = sum(lengths) / max(len(lengths), 1) + answer_tokens
+        given = [prompt.token_ids for prompt in prompts if prompt.rejected is None]
+        own = sum(map(len, given)) - sum(
+            _shared_beginning(left, right) for left, right in pairwise(given)
+        )
+        each = max(1, own / max(len(given), 1) + answer_tokens)
         return max(1, min(self._operating.max_num_seqs, int(self.kv_room_tokens() / each)))
 
     def add(
@@ -223,6 +229,11 @@ class Engine:
     def reset_prefix_cache(self) -> None:
         """Empty the prefix cache, so that what follows does not depend on what came before."""
         self._engine.reset_prefix_cache()
+
+
+def _shared_beginning(left: Sequence[int], right: Sequence[int]) -> int:
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
 def _attention_backend(config: Any) -> str:
