@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -86,6 +86,28 @@ def set_engine_environment(
 def import_engine() -> None:
     """Import vllm, which takes many seconds; call `set_engine_environment` before."""
     import vllm  # noqa: F401
+
+
+class AnsweringEngine(Protocol):
+    """What the run loop asks of an engine, whichever it is."""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests added and not yet finished."""
+
+    def add(
+        self, request_id: str, token_ids: Sequence[int], *, max_tokens: int | None = None
+    ) -> None:
+        """Queue one request."""
+
+    def step(self) -> list[Answer]:
+        """Go on a little; the answers that finished."""
+
+    def reset_prefix_cache(self) -> None:
+        """Forget what earlier requests left."""
+
+    def sequences_at_once(self, prompts: Sequence[Prompt], *, answer_tokens: int) -> int:
+        """How many such requests run at once."""
 
 
 class Engine:

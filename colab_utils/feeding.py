@@ -21,7 +21,7 @@ from typing import Any
 
 from colab_utils import checkpoints, records
 from colab_utils.checkpoints import ChunkRange
-from colab_utils.engine import Answer, Engine
+from colab_utils.engine import Answer, AnsweringEngine
 from colab_utils.errors import EngineFailed
 from colab_utils.prompts import Prompt
 from colab_utils.responses import Response
@@ -47,7 +47,7 @@ class Feed:
         return [response(p, self.answers.get(p.request.request_id)) for p in self.members]
 
 
-def choose_window(engine: Engine, prompts: Sequence[Prompt], chunk_size: int) -> int:
+def choose_window(engine: AnsweringEngine, prompts: Sequence[Prompt], chunk_size: int) -> int:
     """Chunks' worth of requests that keep an engine full: what runs at once, and one to follow.
 
     Too few starve the engine; more that wait weaken the sharing of prefixes.
@@ -57,7 +57,7 @@ def choose_window(engine: Engine, prompts: Sequence[Prompt], chunk_size: int) ->
 
 
 def answered_chunks(
-    engine: Engine,
+    engine: AnsweringEngine,
     chunks: Sequence[ChunkRange],
     prompts: Sequence[Prompt],
     *,

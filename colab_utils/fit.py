@@ -1,7 +1,7 @@
 """Does a model fit a GPU? Computed from its manifest, before anything is downloaded.
 
-Weights take 2 bytes a parameter in BF16; a token's KV cache takes
-2 (K and V) x layers x KV heads x head size x 2 bytes. What remains of
+Weights take 2 bytes a parameter in BF16 and float16, 4 in float32; a token's KV cache takes
+2 (K and V) x layers x KV heads x head size times as much. What remains of
 `gpu_memory_utilization` x memory after weights and overhead is the KV cache.
 """
 
@@ -10,13 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from colab_utils.errors import FitError
-from colab_utils.manifests import ModelManifest
+from colab_utils.manifests import ExperimentManifest, ModelManifest
 
-_BYTES = 2
+_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 # Activations and CUDA graphs; an assumption until it is measured on the card in question.
 OVERHEAD_BYTES = int(1.5 * 2**30)
 # BF16, and recent vLLM releases at all, need this compute capability.
 LEAST_CAPABILITY = 8.0
+INSTEAD = (
+    "choose an L4 or a newer GPU, or an experiment with engine: transformers and precision: "
+    "float16 (or float32), which is another decoding and slow"
+)
 # Memory in MiB as the driver reports it, and compute capability.
 CARDS = {
     "T4": (15360, 7.5),
@@ -47,12 +51,16 @@ class Fit:
 
 
 def gpu_fit(
-    model: ModelManifest, memory_bytes: int, *, gpu_memory_utilization: float = 0.85
+    model: ModelManifest,
+    memory_bytes: int,
+    *,
+    gpu_memory_utilization: float = 0.85,
+    precision: str = "bfloat16",
 ) -> Fit:
     """Fit of one model on a GPU of `memory_bytes`."""
-    shape = model.architecture
-    weights = shape.parameters * _BYTES
-    per_token = 2 * shape.layers * shape.kv_heads * shape.head_size * _BYTES
+    shape, size = model.architecture, _BYTES[precision]
+    weights = shape.parameters * size
+    per_token = 2 * shape.layers * shape.kv_heads * shape.head_size * size
     room = max(0, int(memory_bytes * gpu_memory_utilization) - weights - OVERHEAD_BYTES)
     return Fit(
         weights_bytes=weights,
@@ -82,15 +90,32 @@ def _verdict(model: ModelManifest, mebibytes: int, capability: float, utilizatio
     return f"none, fits with max_model_len {shorter}" if shorter >= 1024 else "does not fit"
 
 
-def require_fit(model: ModelManifest, gpu: dict[str, object], utilization: float) -> Fit:
+def lacks_bf16(experiment: ExperimentManifest, capability: float) -> bool:
+    """Whether a GPU of that compute capability can't run an experiment's engine and precision."""
+    needs = experiment.engine == "vllm" or experiment.precision == "bfloat16"
+    return needs and capability < LEAST_CAPABILITY
+
+
+def require_fit(
+    model: ModelManifest,
+    experiment: ExperimentManifest,
+    gpu: dict[str, object],
+    utilization: float,
+) -> Fit:
     """Fit on a probed GPU; raises `FitError` with the next step when the model can't run there."""
-    if float(str(gpu["compute_capability"])) < LEAST_CAPABILITY:
+    if lacks_bf16(experiment, float(str(gpu["compute_capability"]))):
         raise FitError(
-            f"{gpu['name']} has no BF16 (compute capability {gpu['compute_capability']})",
+            f"{gpu['name']} has no BF16 and no recent vLLM (compute capability "
+            f"{gpu['compute_capability']})",
             where=f"model {model.name}",
-            mend="choose an L4 or a newer GPU",
+            mend=INSTEAD,
         )
-    fit = gpu_fit(model, int(str(gpu["memory_bytes"])), gpu_memory_utilization=utilization)
+    fit = gpu_fit(
+        model,
+        int(str(gpu["memory_bytes"])),
+        gpu_memory_utilization=utilization,
+        precision=experiment.precision,
+    )
     if not fit.fits:
         raise FitError(
             f"needs {fit.weights_bytes / 1e9:.1f} GB for weights, and the rest of {gpu['name']} "

@@ -203,7 +203,7 @@ def _prepare(values: dict[str, Any]) -> _Prepared:
     gpu = colab.probe_gpu()
     _require_lock_for_driver(experiment, gpu)
     if gpu is not None and experiment.engine_lock != environments.CPU_LOCK:
-        require_fit(model, gpu, Operating().gpu_memory_utilization)
+        require_fit(model, experiment, gpu, Operating().gpu_memory_utilization)
     engine_python = _engine_python(parameters, experiment)
     warnings: tuple[str, ...] = ()
     if not model.locked:
@@ -251,10 +251,7 @@ def _run(kind: Kind, prepared: _Prepared, say: Say) -> RunResult:
         say(f"Warning: {warning}.")
     folder = _weights(prepared, say)
     decoding = fingerprints.decoding_settings(
-        model,
-        experiment.decoding,
-        engine=experiment.engine,
-        digests=weights.check_weights(folder, model),
+        model, experiment, digests=weights.check_weights(folder, model)
     )
     parent = prepared.runs / experiment.name / model.name
     directory = RunDirectory(parent / kind)
