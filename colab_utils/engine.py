@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from colab_utils.engine_modes import Mode
+from colab_utils.fit import sequences_in_a_step
 from colab_utils.manifests import Decoding, ModelManifest
 from colab_utils.prompts import Prompt
 
@@ -40,6 +41,17 @@ class Operating(BaseModel):
     window: int | None = Field(default=None, ge=1)
     max_num_seqs: int = Field(default=256, ge=1)
     max_num_batched_tokens: int = Field(default=16384, ge=64)
+
+
+def operating_for(model: ModelManifest, gpu: dict[str, Any] | None, chunk_size: int) -> Operating:
+    """Operating settings for a model on a probed GPU, or on the CPU where that is None."""
+    if gpu is None:
+        return Operating(chunk_size=chunk_size, max_num_batched_tokens=2048)
+    return Operating(
+        chunk_size=chunk_size,
+        max_num_batched_tokens=model.max_num_batched_tokens,
+        max_num_seqs=sequences_in_a_step(model, gpu["memory_bytes"]),
+    )
 
 
 @dataclass(frozen=True)

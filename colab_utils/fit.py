@@ -17,6 +17,11 @@ _BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 OVERHEAD_BYTES = int(1.5 * 2**30)
 # BF16, and recent vLLM releases at all, need this compute capability.
 LEAST_CAPABILITY = 8.0
+# Of one request while it runs, its share of a context that five requests have in common: a
+# measure to size batches by, not a bound.
+TYPICAL_TOKENS = 384
+# More sequences in a step than this make no step of these models cheaper; fewer leave a card idle.
+MOST_SEQUENCES, LEAST_SEQUENCES = 512, 32
 INSTEAD = (
     "choose an L4 or a newer GPU, or an experiment with engine: transformers and precision: "
     "float16 (or float32), which is another decoding and slow"
@@ -69,6 +74,19 @@ def gpu_fit(
         sequences=room // (per_token * model.max_model_len),
         longest=room // per_token,
     )
+
+
+def sequences_in_a_step(
+    model: ModelManifest, memory_bytes: int, *, gpu_memory_utilization: float = 0.85
+) -> int:
+    """How many sequences to let run at once on a GPU, for vLLM's `max_num_seqs`: a power of two.
+
+    As many as the KV cache holds of typical requests. Room for the logits and the CUDA graphs of
+    more would be taken from that very cache.
+    """
+    fit = gpu_fit(model, memory_bytes, gpu_memory_utilization=gpu_memory_utilization)
+    wanted = max(1, fit.longest // TYPICAL_TOKENS)
+    return max(LEAST_SEQUENCES, min(MOST_SEQUENCES, 1 << (wanted - 1).bit_length()))
 
 
 def verdicts_by_card(model: ModelManifest, *, gpu_memory_utilization: float = 0.85) -> str:

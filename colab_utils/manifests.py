@@ -89,8 +89,9 @@ class SmokeRule(_Strict):
 class ModelManifest(_Strict):
     """One model, pinned.
 
-    `locked` says that revision and file digests were confirmed with the hub; `unverified`
-    names the fields that were read in public copies only.
+    `max_num_batched_tokens` bounds one step of the engine on a GPU; it shapes what is compiled, so
+    that a run keeps it. `locked` says that revision and file digests were confirmed with the hub;
+    `unverified` names the fields that were read in public copies only.
     """
 
     name: str = Field(pattern=_NAME)
@@ -105,6 +106,7 @@ class ModelManifest(_Strict):
     architecture: Architecture
     precision: Literal["bfloat16"]
     max_model_len: int = Field(gt=0)
+    max_num_batched_tokens: int = Field(default=16384, ge=64)
     trust_remote_code: bool
     chat_template: Literal["tokenizer"] | ChatTemplateFile = "tokenizer"
     chat_template_kwargs: dict[str, str | bool | int] = {}

@@ -158,6 +158,7 @@ class Session:
             settings.update(engine.describe())
             facts = {
                 "self_tests": tests, "window": window, "chunk_size": spec.operating.chunk_size,
+                "max_num_seqs": spec.operating.max_num_seqs,
                 "kv_room_tokens": engine.kv_room_tokens(), "seconds": self._seconds,
             }  # fmt: skip
             begin_segment(

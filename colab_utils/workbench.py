@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from colab_utils import colab, environments, fingerprints, gate, launch, records, weights
 from colab_utils import mirror as mirroring
-from colab_utils.engine import Operating
+from colab_utils.engine import Operating, operating_for
 from colab_utils.errors import ParameterError, RunDirectoryError, SmokeFailed
 from colab_utils.fetch import ensure_weights
 from colab_utils.fit import require_fit
@@ -80,6 +80,7 @@ class _Prepared:
     engine_python: Path
     runs: Path
     warnings: tuple[str, ...]
+    gpu: dict[str, Any] | None
 
 
 def setup(experiment: str = "embedded", *, say: Say = print) -> Path:
@@ -202,7 +203,9 @@ def _prepare(values: dict[str, Any]) -> _Prepared:
     dataset = load_dataset(load_dataset_manifest(experiment.dataset))
     gpu = colab.probe_gpu()
     _require_lock_for_driver(experiment, gpu)
-    if gpu is not None and experiment.engine_lock != environments.CPU_LOCK:
+    if experiment.engine_lock == environments.CPU_LOCK:
+        gpu = None
+    if gpu is not None:
         require_fit(model, experiment, gpu, Operating().gpu_memory_utilization)
     engine_python = _engine_python(parameters, experiment)
     warnings: tuple[str, ...] = ()
@@ -219,6 +222,7 @@ def _prepare(values: dict[str, Any]) -> _Prepared:
         engine_python,
         colab.local_folder(parameters.runs, parameter="runs"),
         warnings,
+        gpu,
     )
 
 
@@ -308,7 +312,6 @@ def _spec(
     warnings: tuple[str, ...],
 ) -> RunSpec:
     experiment = prepared.experiment
-    cpu = experiment.engine_lock == environments.CPU_LOCK
     return RunSpec(
         kind=kind,
         run_dir=directory.path,
@@ -316,7 +319,7 @@ def _spec(
         model=prepared.model,
         dataset_manifest=manifest_path(experiment.dataset, "datasets").resolve(),
         experiment=experiment,
-        operating=Operating(chunk_size=chunk_size, max_num_batched_tokens=2048 if cpu else 16384),
+        operating=operating_for(prepared.model, prepared.gpu, chunk_size),
         require_smoke=prepared.parameters.require_smoke,
         warnings=warnings,
         replay=prepared.parameters.replay,

@@ -11,7 +11,14 @@ import pytest
 from pydantic import ValidationError
 
 from colab_utils.errors import FitError, WeightsError
-from colab_utils.fit import CARDS, OVERHEAD_BYTES, gpu_fit, require_fit, verdicts_by_card
+from colab_utils.fit import (
+    CARDS,
+    OVERHEAD_BYTES,
+    gpu_fit,
+    require_fit,
+    sequences_in_a_step,
+    verdicts_by_card,
+)
 from colab_utils.manifests import (
     ExperimentManifest,
     ModelManifest,
@@ -137,6 +144,20 @@ def test_fit_follows_from_the_manifest(manifest):
     with pytest.raises(FitError, match=r"holds 17\d\d\d tokens.*max_model_len to 17"):
         long = ModelManifest.model_validate(manifest.model_dump() | {"max_model_len": 32768})
         require_fit(long, plain, gpu, 0.85)
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "sequences"),
+    [
+        ("qwen3-8b", "L4", 64),
+        ("qwen3-8b", "H200", 512),
+        ("llama-3.2-3b-instruct", "L4", 512),
+        ("hyperclovax-seed-0.5b", "A100 80 GB", 512),
+    ],
+)
+def test_the_cards_room_decides_how_many_sequences_run_at_once(model, card, sequences):
+    memory = CARDS[card][0] << 20
+    assert sequences_in_a_step(load_model_manifest(model), memory) == sequences
 
 
 def test_the_reference_engine_has_a_place_on_a_t4():
