@@ -94,6 +94,10 @@ class EngineFailed(WorkbenchError):
     """The engine did not start, or ended before the run was complete."""
 
 
+class EngineStalled(EngineFailed):
+    """The engine process gave no sign of life, or finished no step, for too long; it was ended."""
+
+
 class RunStopped(WorkbenchError):
     """The run was stopped on request; what was finished is committed."""
 

@@ -46,16 +46,25 @@ class Progress:
         self.output_tokens = 0
         self._done_before = done
         self._began = time.monotonic()
+        self._stepped: float | None = None
 
     def begin(self) -> None:
         """Speed and time left count from here: loading is no answering."""
         self._began = time.monotonic()
 
+    def step(self) -> None:
+        """The engine finished a step."""
+        self._stepped = time.monotonic()
+
     def describe(self) -> dict[str, Any]:
         elapsed = max(time.monotonic() - self._began, 1e-9)
         fresh = self.done - self._done_before
         left = (self.total - self.done) * elapsed / fresh if fresh else None
+        step: dict[str, Any] = {}
+        if self._stepped is not None:
+            step["step_seconds"] = round(time.monotonic() - self._stepped, 1)
         return {
+            **step,
             "done": self.done,
             "total": self.total,
             "in_flight": self.in_flight,
@@ -222,6 +231,7 @@ class Session:
 
         def on_step(answers: list[Answer]) -> None:
             self._stop.check()
+            self._note_step()
             progress.done += len(answers)
             progress.output_tokens += sum(len(answer.token_ids) for answer in answers)
             progress.in_flight = engine.in_flight
@@ -237,6 +247,15 @@ class Session:
                 writer.commit(feed)
                 self._heartbeat.beat()
 
+    def _note_step(self) -> None:
+        # A step of the reference engine is a whole batch, which may take any time.
+        if self._spec.experiment.engine == "vllm":
+            self._progress.step()
+
+    def _on_replayed(self) -> None:
+        self._stop.check()
+        self._note_step()
+
     def _replay(
         self, engine: AnsweringEngine, candidates: Sequence[Prompt], checkpoint: Checkpoint
     ) -> None:
@@ -250,7 +269,7 @@ class Session:
             for answer in parse_responses(path.read_bytes(), where=str(path))
             if answer.request_id in wanted
         }
-        record = replaying.replay(engine, prompts, committed, lambda answers: self._stop.check())
+        record = replaying.replay(engine, prompts, committed, lambda answers: self._on_replayed())
         replaying.write(self._directory, record)
         print(f"replay: {record['changed']} of {record['requests']} answers changed", flush=True)
 
