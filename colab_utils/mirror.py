@@ -67,6 +67,8 @@ class Copier:
             waiting, cause = self._copy(alive)
             if cause is None and not waiting:
                 self._look_for_conflicts(alive)
+        except MirrorError as error:
+            waiting, cause = True, error.problem
         except WorkbenchError as error:
             # The ledger or the run directory itself: nothing is noted that was not done.
             waiting, cause = True, f"{error.where}: {error.problem}"

@@ -176,10 +176,14 @@ class MirrorReader:
             return f"mirror {line['mirror']} answers again; what was missing there is copied."
         state = self.state()
         local = state.local if state else ()
+        unsafe = (
+            f"{len(local)} files are on this machine only ({names(local)})"
+            if local
+            else "what is finished from now on is on this machine only"
+        )
         return (
-            f"Warning: mirror {line['mirror']} fails ({line['problem']}), so {len(local)} files "
-            f"are on this machine only ({names(local)}); the run goes on, and they are copied "
-            "when it answers again."
+            f"Warning: mirror {line['mirror']} fails ({line['problem']}), so {unsafe}; the run "
+            "goes on, and it is copied when the mirror answers again."
         )
 
 
@@ -210,4 +214,4 @@ def names(paths: Sequence[str]) -> str:
     """A few names and a number: `a, b, c and 4 more`."""
     shown = ", ".join(paths[:_NAMED])
     more = len(paths) - _NAMED
-    return f"{shown} and {more} more" if more > 0 else shown or "none so far"
+    return f"{shown} and {more} more" if more > 0 else shown

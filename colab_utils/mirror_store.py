@@ -131,10 +131,13 @@ class FolderStore:
         with suppress(FileNotFoundError):
             if self._files.read(path) == data:
                 return
-        self._make_folders(path.parent)
         part = path.with_name(f".{path.name}.{socket.gethostname()}.part")
         try:
-            self._files.write(part, data)
+            try:
+                self._files.write(part, data)
+            except FileNotFoundError:
+                self._make_folders(path.parent)
+                self._files.write(part, data)
             try:
                 self._files.rename(part, path)
             except OSError:
