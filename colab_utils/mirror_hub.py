@@ -55,6 +55,11 @@ class HubStore:
                 mend="make it private on the Hub, or name another one",
             )
 
+    @property
+    def vouches(self) -> str | None:
+        """The revision that was read: the Hub itself answers."""
+        return f"read at revision {self._revision}" if self._revision else None
+
     def names(self) -> list[str]:
         """All names in the run's folder, at the newest revision."""
         try:

@@ -113,7 +113,7 @@ def restore(run_dir: Path, store: Store, ledger: Ledger, machine: Mapping[str, s
     run = _bring_run(found, directory, brought)
     _bring_chunks(found, directory, run, brought)
     _bring_snapshots(found, directory, brought)
-    confirmed = note_found(run_dir, found, ledger, by=reader(found, machine))
+    confirmed = note_found(run_dir, found, ledger, by=store.vouches or reader(found, machine))
     return Restored(
         files=tuple(brought),
         damaged=without_a_whole_copy(found),
@@ -132,7 +132,11 @@ def confirm(
     the mirror can't be read.
     """
     found = survey(store)
-    by = reader(found, machine) or ("read anew from a plain folder" if plain else None)
+    by = (
+        store.vouches
+        or reader(found, machine)
+        or ("read anew from a plain folder" if plain else None)
+    )
     confirmed = note_found(run_dir, found, ledger, by=by)
     missing = [file.path for file in Scanner(run_dir).scan() if ledger.state(file) == "local"]
     return Restored(

@@ -35,6 +35,11 @@ class Store(Protocol):
     batch: int
     pause_seconds: float
 
+    @property
+    def vouches(self) -> str | None:
+        """What makes its reads a proof on any machine, None where a cache may answer."""
+        ...
+
     def names(self) -> list[str]:
         """All names that are there now."""
         ...
@@ -101,6 +106,11 @@ class FolderStore:
         self._folder = root / folder
         self._files = files or Files()
         self._device: int | None = None
+
+    @property
+    def vouches(self) -> str | None:
+        """None: a mount reads from its cache."""
+        return None
 
     def names(self) -> list[str]:
         """All names below the run's folder, none where it is not there yet."""
