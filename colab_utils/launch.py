@@ -48,13 +48,18 @@ _SEGMENT = "=== engine process started"
 _SECRET = ("TOKEN", "SECRET", "PASSW", "_KEY", "_PAT", "CREDENTIAL", "SSH_AUTH_SOCK")
 
 
-def engine_environment() -> dict[str, str]:
-    """Environment of an engine process: this one's, without secrets, offline."""
-    kept = {
+def without_secrets() -> dict[str, str]:
+    """This process's environment without tokens, keys and passwords."""
+    return {
         name: value
         for name, value in os.environ.items()
         if name == "PATH" or not any(word in name.upper() for word in _SECRET)
     }
+
+
+def engine_environment() -> dict[str, str]:
+    """Environment of an engine process: this one's, without secrets, offline."""
+    kept = without_secrets()
     # The engine interpreter has its own packages; a notebook's settings must not leak in.
     for name in ("PYTHONPATH", "PYTHONHOME", "MPLBACKEND"):
         kept.pop(name, None)

@@ -33,16 +33,18 @@ def supervise(
     say: Say,
     stall_seconds: float = STALL_SECONDS,
     restarts: int = RESTARTS,
+    started: Callable[[int], None] = lambda pid: None,
 ) -> RunStatus:
     """Start a run and watch it to its end, restarting what stands still; its last status.
 
-    Raises what `launch.start` and `launch.watch` raise;
-    `EngineStalled` when the run stood still once more than `restarts` times.
+    `started` hears of each engine process's number. Raises what `launch.start` and `launch.watch`
+    raise; `EngineStalled` when the run stood still once more than `restarts` times.
     """
     directory = RunDirectory(spec.run_dir)
     again = 0
     while True:
         child = launch.start(spec, engine_python)
+        started(child.pid)
         try:
             return launch.watch(spec.run_dir, child, show=show, stall_seconds=stall_seconds)
         except EngineStalled as stalled:
