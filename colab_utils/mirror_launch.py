@@ -21,7 +21,7 @@ from colab_utils.errors import ChunkConflict, MirrorError, ParameterError, RunDi
 from colab_utils.launch import without_secrets
 from colab_utils.manifests import PROJECT
 from colab_utils.mirror_hub import HUB
-from colab_utils.mirror_ledger import MirrorReader, MirrorState, ledger_path, names
+from colab_utils.mirror_ledger import MirrorReader, MirrorState, names, read_ledger
 from colab_utils.mirror_restore import Restored
 from colab_utils.mirroring import MirrorSpec
 from colab_utils.run_directory import RunDirectory
@@ -185,7 +185,7 @@ def mirror_of(mirror: str, run_dir: Path, runs: Path) -> RunMirror | None:
 
 def known_mirror(run_dir: Path) -> str | None:
     """The mirror that a run's ledger names last, None where it has none."""
-    lines = records.read_log(ledger_path(run_dir))
+    lines = read_ledger(run_dir)
     return str(lines[-1]["mirror"]) if lines else None
 
 
