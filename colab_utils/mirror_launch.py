@@ -189,6 +189,28 @@ def known_mirror(run_dir: Path) -> str | None:
     return str(lines[-1]["mirror"]) if lines else None
 
 
+def mirror_of_ledger(run_dir: Path) -> RunMirror | None:
+    """The mirror that a run was copied to last, None where it has none.
+
+    Raises `ParameterError` where the run's folder has been moved since, so that nobody knows
+    which part of the mirror is its own.
+    """
+    place = known_mirror(run_dir)
+    if place is None:
+        return None
+    run_dir = run_dir.resolve()
+    # runs/EXPERIMENT/MODEL/KIND
+    runs = run_dir.parents[2]
+    folder = f"/{run_dir.relative_to(runs).as_posix()}"
+    if not place.endswith(folder):
+        raise ParameterError(
+            f"was mirrored to {place}, which is not the place of {folder[1:]}",
+            where=str(run_dir),
+            mend="give the folder its old name again",
+        )
+    return mirror_of(place.removesuffix(folder), run_dir, runs)
+
+
 def damage(found: Restored) -> list[str]:
     """What a mirror does not hold whole, in a sentence each; only a few are named."""
     told = []
