@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from colab_utils import colab, workbench
 from colab_utils.errors import WorkbenchError
 from colab_utils.fetch import lock_manifest
 from colab_utils.launch import stop as stop_run
+
+if TYPE_CHECKING:
+    from colab_utils.verification import Verification
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__
@@ -227,6 +230,40 @@ def batch(
         workers=workers,
         free_cache=free_cache,
     )
+
+
+@app.command()
+def verify(
+    run_dir: RunDir,
+    mirror: Annotated[bool, typer.Option(help="Read the run's mirror, too.")] = False,
+) -> None:
+    """Check a run's files against their digests and fingerprints; change nothing."""
+    from colab_utils import verification
+    from colab_utils.mirror_launch import mirror_of_ledger
+
+    place = mirror_of_ledger(run_dir.resolve()) if mirror else None
+    if mirror and place is None:
+        print("the run has no mirror")
+    _tell(verification.verify(run_dir.resolve(), mirror=place))
+
+
+@app.command()
+def repair(
+    run_dir: RunDir,
+    keep: Annotated[str, typer.Option(help="Digest of the chunk to trust, of two.")] = "",
+) -> None:
+    """Bring back or make again what is damaged; what can't be had is set aside, never deleted."""
+    from colab_utils.repair import repair as mend
+
+    _tell(mend(run_dir.resolve(), keep=keep))
+
+
+def _tell(found: Verification) -> None:
+    for problem in found.problems:
+        print(problem)
+    print(f"{len(found.problems) or 'nothing'} wrong; checked: {found.checked}")
+    if found.problems:
+        raise typer.Exit(1)
 
 
 @app.command()

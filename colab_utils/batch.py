@@ -130,13 +130,10 @@ class _Batch:
         self._causes: dict[str, str] = {}
         # Directories of runs that go on, and since when their signs of life count.
         self._watched: dict[str, tuple[RunDirectory, str]] = {}
-        self._mirror: Path | None = None
         self._token: str | None = None
 
     def run(self) -> BatchResult:
         """Go through the list; raises `RunStopped` after an interrupt."""
-        if self._parameters.mirror:
-            self._mirror = colab.mirror_folder(self._parameters.mirror)
         if any(job.model.distribution is None for job in self._plan.jobs):
             # A kernel that papermill starts can't ask Colab for it.
             self._token = colab.hub_token()
@@ -156,8 +153,7 @@ class _Batch:
 
     def _run_model(self, job: Job) -> None:
         try:
-            if self._mirror is not None:
-                batch_plan.restore(self._plan, job, self._mirror)
+            batch_plan.restore(self._plan, job, self._parameters.mirror, self._say)
             while (phase := next_phase(self._plan, job)) is not None:
                 self._run_phase(job, phase)
             self._enter(job, "done")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from colab_utils import colab, fingerprints, gate, mirror, records, weights
+from colab_utils import colab, fingerprints, gate, records, weights
 from colab_utils.errors import DownloadFailed, ParameterError, SmokeNotPassed
 from colab_utils.heartbeat import now
 from colab_utils.manifests import (
@@ -18,6 +19,7 @@ from colab_utils.manifests import (
     load_model_manifest,
     manifest_path,
 )
+from colab_utils.mirror_launch import mirror_of
 from colab_utils.parameters import BatchParameters
 from colab_utils.run_directory import RunDirectory
 from colab_utils.samples import load_dataset
@@ -111,13 +113,15 @@ def make_plan(parameters: BatchParameters, *, chunk_size: int) -> Plan:
     )
 
 
-def restore(plan: Plan, job: Job, mirror_root: Path) -> int:
-    """Bring a model's runs back from the mirror, before anything is decided; return the files."""
-    count = 0
+def restore(plan: Plan, job: Job, mirror: str, say: Callable[[str], None]) -> None:
+    """Bring a model's runs back from the mirror, before anything is decided.
+
+    Raises what `mirror_launch.RunMirror.restore` raises.
+    """
     for directory in (job.smoke, job.full):
-        place = mirror_root / directory.path.relative_to(plan.home.parent)
-        count += mirror.restore(place, directory.path)
-    return count
+        place = mirror_of(mirror, directory.path, plan.home.parent)
+        if place is not None:
+            place.restore(say)
 
 
 def next_phase(plan: Plan, job: Job) -> Phase | None:
@@ -210,9 +214,7 @@ def _refuse_other_settings(plan: Plan, job: Job, directory: RunDirectory) -> Non
     files = dict(run["decoding"]["model"]["files"])
     # Weights may be gone from the cache: then their digests are those that the manifest locks.
     expected = files | {name: locked.sha256 for name, locked in job.model.files.items()}
-    decoding = fingerprints.decoding_settings(
-        job.model, plan.experiment.decoding, engine=plan.experiment.engine, digests=expected
-    )
+    decoding = fingerprints.decoding_settings(job.model, plan.experiment, digests=expected)
     where = str(directory.path)
     fingerprints.refuse_difference(run["decoding"], decoding, where=where)
     old: dict[str, Any] = {"dataset_sha256": run["run"]["dataset_sha256"]}

@@ -65,14 +65,6 @@ def mount_drive(timeout_seconds: int = 120) -> Path:
     return DRIVE / "MyDrive"
 
 
-def mirror_folder(mirror: str) -> Path:
-    """The mirror's folder; mounts Drive when it lies there. Raises what `mount_drive` raises."""
-    folder = PROJECT / mirror
-    if folder.is_relative_to(DRIVE) and not (DRIVE / "MyDrive").is_dir():
-        mount_drive()
-    return folder
-
-
 def hub_token() -> str | None:
     """The Hugging Face token: HF_TOKEN first, then Colab's secret; None when there is none.
 
