@@ -138,6 +138,9 @@ class _Batch:
             # A kernel that papermill starts can't ask Colab for it.
             self._token = colab.hub_token()
         try:
+            for job in self._plan.jobs:
+                if self._record.last(job.name).get("state") not in ("done", "waiting"):
+                    self._record.write(job.name, "waiting")
             self._wait_for_others()
             for job in self._plan.jobs:
                 self._run_model(job)

@@ -188,7 +188,8 @@ class Record:
         self._path = folder / "record.jsonl"
         self._last: dict[str | None, dict[str, Any]] = {}
         for line in records.read_log(self._path):
-            self._last[line["model"]] = line
+            if "model" in line:
+                self._last[line["model"]] = line
 
     def write(self, model: str | None, state: str, **more: Any) -> None:
         """Append a new state; `more` is its notebook, say, or the cause of a failure."""
