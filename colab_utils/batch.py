@@ -21,6 +21,8 @@ from colab_utils.batch_table import LiveTable, Row
 from colab_utils.errors import BatchFailed, RunnerBusy, RunStopped, WorkbenchError
 from colab_utils.heartbeat import now
 from colab_utils.lock import locked
+from colab_utils.mirror_ledger import MirrorReader
+from colab_utils.notebooks import failure_in
 from colab_utils.parameters import BatchParameters, checked
 from colab_utils.progress import PLAIN
 from colab_utils.run_directory import RunDirectory, RunStatus
@@ -32,7 +34,10 @@ _NOTEBOOK: dict[Phase, str] = {"smoke": "smoke", "full": "full_run", "scoring": 
 
 @dataclass(frozen=True)
 class ModelResult:
-    """How one model ended: `answers` of `requests` are there, `cause` is a failure's sentence."""
+    """How one model ended: `answers` of `requests` are there, `cause` is a failure's sentence.
+
+    `copies` says which of the full run's files are safe on its mirror, empty without one.
+    """
 
     model: str
     state: str
@@ -41,12 +46,13 @@ class ModelResult:
     requests: int
     run_dir: Path
     cause: str
+    copies: str = ""
 
     def __str__(self) -> str:
         smoke = "smoke passed" if self.smoke_passed else "smoke not passed"
         answers = f"{self.answers} of {self.requests} answers" if self.requests else "no answers"
         text = f"{self.state:8}{self.model}: {smoke}, {answers}, {self.run_dir}"
-        return f"{text}\n        {self.cause}" if self.cause else text
+        return "\n        ".join(filter(None, (text, self.cause, self.copies)))
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,8 @@ class _Batch:
 
     def run(self) -> BatchResult:
         """Go through the list; raises `RunStopped` after an interrupt."""
-        if any(job.model.distribution is None for job in self._plan.jobs):
+        hub = any(job.model.distribution is None for job in self._plan.jobs)
+        if hub or self._parameters.mirror:
             # A kernel that papermill starts can't ask Colab for it.
             self._token = colab.hub_token()
         try:
@@ -157,8 +164,12 @@ class _Batch:
     def _run_model(self, job: Job) -> None:
         try:
             batch_plan.restore(self._plan, job, self._parameters.mirror, self._say)
+            phases = set()
             while (phase := next_phase(self._plan, job)) is not None:
+                phases.add(phase)
                 self._run_phase(job, phase)
+            if "full" not in phases:
+                batch_plan.copy(self._plan, job, self._parameters.mirror)
             self._enter(job, "done")
             self._free(job)
         except WorkbenchError as error:
@@ -169,7 +180,7 @@ class _Batch:
 
     def _run_phase(self, job: Job, phase: Phase) -> None:
         if phase != "scoring":
-            batch_plan.require_room(job, self._plan.cache)
+            weights.require_room(job.model, job.weights)
         output = batch_plan.new_notebook(self._plan, job.name, phase)
         self._enter(job, phase, notebook=output.name)
         directory = job.directory(phase)
@@ -181,9 +192,11 @@ class _Batch:
             )
         finally:
             self._watched.clear()
-        # Not the exit code: a notebook that was killed at its end may have done its work.
+        # Not the exit code: a notebook that was killed at its end may have done its work, and
+        # one that did it may end with an error that must be seen (copies that contradict it).
         following = next_phase(self._plan, job)
-        if following is not None and PHASES.index(following) <= PHASES.index(phase):
+        undone = following is not None and PHASES.index(following) <= PHASES.index(phase)
+        if undone or failure_in(output) is not None:
             raise notebook_process.failure(output, code)
 
     def _run_notebook(
@@ -290,7 +303,7 @@ class _Batch:
             page = folder / "report" / "report.html"
             covers = {job.name: list(self._scoring(job)) for job in jobs}
             last = self._record.last(None)
-            if last.get("state") == "done" and last["covers"] == covers and page.exists():
+            if last.get("state") == "done" and last.get("covers") == covers and page.exists():
                 return page, ""
             output = batch_plan.new_notebook(self._plan, self._plan.experiment.name, "report")
             self._say(f"report: {output}")
@@ -358,12 +371,14 @@ class _Batch:
         try:
             passed, status = batch_plan.smoke_passed(job), job.full.status()
             answers, requests = status.done, status.total
+            mirror = MirrorReader(job.full.path).state() if self._parameters.mirror else None
         except WorkbenchError:
             # A foreign file there is this model's cause already.
-            passed, answers, requests = False, 0, 0
+            passed, answers, requests, mirror = False, 0, 0, None
         return ModelResult(
-            job.name, self._states[job.name], passed, answers, requests, job.full.path, cause
-        )
+            job.name, self._states[job.name], passed, answers, requests, job.full.path, cause,
+            "" if mirror is None else str(mirror),
+        )  # fmt: skip
 
 
 def _status(directory: RunDirectory, since: str) -> RunStatus | None:

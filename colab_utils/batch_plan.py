@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from colab_utils import colab, fingerprints, gate, records, weights
-from colab_utils.errors import DownloadFailed, ParameterError, SmokeNotPassed
+from colab_utils.errors import ParameterError, RunDirectoryError, SmokeNotPassed
 from colab_utils.heartbeat import now
 from colab_utils.manifests import (
     ExperimentManifest,
@@ -124,6 +123,16 @@ def restore(plan: Plan, job: Job, mirror: str, say: Callable[[str], None]) -> No
             place.restore(say)
 
 
+def copy(plan: Plan, job: Job, mirror: str) -> None:
+    """Copy to the mirror what it lacks of a full run that no notebook has run now.
+
+    Raises `ChunkConflict` when a range of requests has two digests.
+    """
+    place = mirror_of(mirror, job.full.path, plan.home.parent)
+    if place is not None:
+        place.finish(place.start(None))
+
+
 def next_phase(plan: Plan, job: Job) -> Phase | None:
     """The phase that a model's run directories lack, None when it is complete and scored.
 
@@ -156,25 +165,6 @@ def scored(directory: RunDirectory) -> ScoringResult | None:
         return None
     same = scoring.scoring.responses_sha256 == run["completed"]["responses_sha256"]
     return scoring if same else None
-
-
-def require_room(job: Job, cache: Path) -> None:
-    """Raise `DownloadFailed` when the disk can't hold the weights that are still to come."""
-    needed = weights.room_needed(job.model, job.weights)
-    if needed == 0:
-        return
-    folder = cache
-    while not folder.exists():
-        folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise DownloadFailed(
-            f"needs {needed / 1e9:.1f} GB for weights and {free / 1e9:.1f} GB are free in {cache}, "
-            f"{(needed - free) / 1e9:.1f} GB are missing",
-            where=f"model {job.name}",
-            mend="free some space, choose another cache folder, or let free_cache remove the "
-            "weights of models that are done",
-        )
 
 
 class Record:
@@ -212,16 +202,24 @@ def _refuse_other_settings(plan: Plan, job: Job, directory: RunDirectory) -> Non
     run = directory.read_run()
     if run is None:
         return
-    files = dict(run["decoding"]["model"]["files"])
+    try:
+        files = dict(run["decoding"]["model"]["files"])
+        old = {"dataset_sha256": run["run"]["dataset_sha256"], "chunk_size": run["chunk_size"]}
+        invariant = run["run"]["batch_invariant"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunDirectoryError(
+            f"does not say how its answers were made ({error!r})",
+            where=str(directory.run_json),
+            mend="choose another run directory",
+        ) from error
     # Weights may be gone from the cache: then their digests are those that the manifest locks.
     expected = files | {name: locked.sha256 for name, locked in job.model.files.items()}
     decoding = fingerprints.decoding_settings(job.model, plan.experiment, digests=expected)
     where = str(directory.path)
     fingerprints.refuse_difference(run["decoding"], decoding, where=where)
-    old: dict[str, Any] = {"dataset_sha256": run["run"]["dataset_sha256"]}
-    new: dict[str, Any] = {"dataset_sha256": plan.dataset_sha256}
-    if directory == job.full and not run["run"]["batch_invariant"]:
-        old["chunk_size"], new["chunk_size"] = run["chunk_size"], plan.chunk_size
+    new = {"dataset_sha256": plan.dataset_sha256, "chunk_size": plan.chunk_size}
+    if directory == job.smoke or invariant:
+        del old["chunk_size"], new["chunk_size"]
     fingerprints.refuse_difference(old, new, where=where)
 
 

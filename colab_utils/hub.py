@@ -7,7 +7,6 @@ start it. The token comes by the environment and is neither printed nor written.
 from __future__ import annotations
 
 import errno
-import shutil
 import sys
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from huggingface_hub.errors import (
 from colab_utils import records
 from colab_utils.errors import DownloadFailed, WorkbenchError
 from colab_utils.manifests import ModelManifest
-from colab_utils.weights import mark_complete, room_needed
+from colab_utils.weights import mark_complete, require_room
 
 # Safetensors only: pickles run code when read, and other formats would double the download.
 PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.py"]
@@ -36,14 +35,7 @@ def fetch(manifest: ModelManifest, folder: Path) -> None:
 
     Raises `DownloadFailed` with the cause and the next step.
     """
-    free = shutil.disk_usage(_existing(folder)).free
-    needed = room_needed(manifest, folder)
-    if free < needed:
-        raise DownloadFailed(
-            f"{free / 1e9:.1f} GB are free and the model needs {needed / 1e9:.1f} GB",
-            where=str(folder),
-            mend="free some space or choose another cache folder",
-        )
+    require_room(manifest, folder)
     try:
         snapshot_download(
             manifest.repo,
@@ -100,12 +92,6 @@ def _explained(manifest: ModelManifest, error: Exception) -> DownloadFailed:
         where=where,
         mend="check the network and start again; what was fetched is kept",
     )
-
-
-def _existing(folder: Path) -> Path:
-    while not folder.exists():
-        folder = folder.parent
-    return folder
 
 
 def main(arguments: list[str]) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from colab_utils import records
-from colab_utils.errors import RecordError, WeightsError
+from colab_utils.errors import DownloadFailed, RecordError, WeightsError
 from colab_utils.manifests import ChatTemplateFile, ModelManifest, manifest_path
 
 _DIGESTS = ".digests.json"
@@ -50,14 +50,27 @@ def mark_complete(folder: Path) -> None:
     records.write_atomic(folder / _COMPLETE, b"")
 
 
-def room_needed(manifest: ModelManifest, folder: Path) -> int:
-    """Bytes that filling the folder still takes on disk: 2 a parameter and a twentieth more.
+def require_room(manifest: ModelManifest, folder: Path) -> None:
+    """Raise `DownloadFailed` when the disk can't hold what filling the folder still takes.
 
-    None are needed when it is whole; what a broken download left there is not needed again.
+    That is 2 bytes a parameter and a twentieth more, less what a broken download left there;
+    nothing when the folder is whole.
     """
     if is_complete(folder):
-        return 0
-    return max(0, int(manifest.architecture.parameters * 2 * 1.05) - bytes_below(folder))
+        return
+    needed = int(manifest.architecture.parameters * 2 * 1.05) - bytes_below(folder)
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise DownloadFailed(
+            f"needs {needed / 1e9:.1f} GB for weights and {free / 1e9:.1f} GB are free in "
+            f"{existing}, {(needed - free) / 1e9:.1f} GB are missing",
+            where=f"model {manifest.name}",
+            mend="free some space, choose another cache folder, or let a batch's free_cache remove "
+            "the weights of models that are done",
+        )
 
 
 def remove_weights(manifest: ModelManifest, cache: Path) -> int:

@@ -8,13 +8,15 @@ import sys
 import time
 from typing import Any
 
+import nbformat
 import pytest
 from batch_worlds import World, make_world, manifest_of, put_weights, tiny_manifest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 from run_directories import row, write_run, write_scoring
 
-from colab_utils import batch, batch_plan, fingerprints, records, weights
+from colab_utils import batch, batch_plan, fingerprints, notebook_process, records, weights
 from colab_utils.batch_plan import Plan, make_plan, next_phase, smoke_passed
-from colab_utils.errors import BatchFailed, FingerprintMismatch, RunStopped
+from colab_utils.errors import BatchFailed, FingerprintMismatch, RunDirectoryError, RunStopped
 from colab_utils.manifests import PROJECT, load_dataset_manifest, load_experiment_manifest
 from colab_utils.notebooks import failure_in
 from colab_utils.parameters import BatchParameters, checked
@@ -97,6 +99,15 @@ def test_verdicts_on_other_answers_are_none_on_these(world):
     assert phase_of(world, "one") == "scoring"
 
 
+@pytest.mark.parametrize("field", ["decoding", "run"])
+def test_a_run_that_does_not_say_how_it_was_made_is_refused_in_one_sentence(world, field):
+    full = write_kind(world, "one", "full", scored=True)
+    full.run_json.write_bytes(records.encode_line(full.read_run() | {field: {}}))
+    with pytest.raises(RunDirectoryError, match=r"run\.json: does not say how") as caught:
+        phase_of(world, "one")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("kind", ["smoke", "full"])
 def test_answers_under_another_setting_are_neither_taken_nor_mixed(world, kind):
     write_kind(world, "one", kind, scored=kind == "full", max_tokens=9)
@@ -132,6 +143,25 @@ def test_the_embedded_models_folder_stays_in_the_cache(tmp_path):
     folder = weights.model_folder(manifest, tmp_path)
     folder.mkdir(parents=True)
     assert weights.remove_weights(manifest, tmp_path) == 0 and folder.is_dir()
+
+
+@pytest.mark.slow
+def test_an_error_of_a_notebook_that_did_its_work_is_not_lost(world, monkeypatch, engine_python):
+    full = write_kind(world, "one", "full")
+
+    def start(name, output, parameters, **more):
+        write_scoring(full.path, ANSWERS)
+        said = {"ename": "ChunkConflict", "evalue": "two digests", "traceback": []}
+        cell = new_code_cell("", outputs=[new_output("error", **said)])
+        output.parent.mkdir(parents=True)
+        nbformat.write(new_notebook(cells=[cell]), output)
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(notebook_process, "start", start)
+    with pytest.raises(BatchFailed, match="0 of 1 models are done"):
+        batch.batch(**world.values("one"))
+    last = records.read_jsonl(world.batch / "record.jsonl")[-1]
+    assert (last["state"], last["cause"]) == ("failed", "two digests.")
 
 
 @pytest.mark.slow

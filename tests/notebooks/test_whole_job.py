@@ -104,26 +104,27 @@ def test_a_failing_notebook_keeps_the_librarys_sentence_and_exit_code(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("option", "name", "value", "message"),
+    ("notebook", "name", "value", "message"),
     [
-        ("-p", "CHUNK_SIZE", "many", "parameter chunk_size"),
-        ("-p", "MODEL", "2026_12_01", "parameter model: .*20261201.*-r"),
-        ("-p", "REQUIRE_SMOKE", "perhaps", "parameter require_smoke"),
+        ("full_run", "CHUNK_SIZE", "many", "parameter chunk_size"),
+        ("full_run", "MODEL", "2026_12_01", "parameter model: .*20261201.*-r"),
+        ("full_run", "REQUIRE_SMOKE", "perhaps", "parameter require_smoke"),
         # "false" arrives as text and is understood, so that the next check speaks.
-        ("-p", "REQUIRE_SMOKE", "false", "parameter runs: is on Drive"),
+        ("full_run", "REQUIRE_SMOKE", "false", "parameter runs: is on Drive"),
+        ("batch", "MODELS", "smollm2-135m-instruct", "parameter models"),
     ],
 )
-def test_papermill_parameters_are_checked_by_type(tmp_path, option, name, value, message):
+def test_papermill_parameters_are_checked_by_type(tmp_path, notebook, name, value, message):
     drive = ["-p", "RUNS", "/content/drive/MyDrive/runs"]
-    command = [sys.executable, "-m", "papermill", "--no-progress-bar", *drive, option, name, value]
-    command += [str(NOTEBOOKS / "full_run.ipynb"), str(tmp_path / "out.ipynb")]
+    command = [sys.executable, "-m", "papermill", "--no-progress-bar", *drive, "-p", name, value]
+    command += [str(NOTEBOOKS / f"{notebook}.ipynb"), str(tmp_path / "out.ipynb")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
     assert done.returncode != 0
 
     assert re.search(message, done.stderr.strip().splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", (*NAMES, "batch"))
 def test_notebooks_hold_no_logic(name):
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     nbformat.validate(notebook)
