@@ -21,6 +21,7 @@ from colab_utils.batch_table import LiveTable, Row
 from colab_utils.errors import BatchFailed, RunnerBusy, RunStopped, WorkbenchError
 from colab_utils.heartbeat import now
 from colab_utils.lock import locked
+from colab_utils.mirror_hub import HUB
 from colab_utils.mirror_ledger import MirrorReader
 from colab_utils.notebooks import failure_in
 from colab_utils.parameters import BatchParameters, checked
@@ -141,7 +142,7 @@ class _Batch:
     def run(self) -> BatchResult:
         """Go through the list; raises `RunStopped` after an interrupt."""
         hub = any(job.model.distribution is None for job in self._plan.jobs)
-        if hub or self._parameters.mirror:
+        if hub or self._parameters.mirror.startswith(HUB):
             # A kernel that papermill starts can't ask Colab for it.
             self._token = colab.hub_token()
         try:
