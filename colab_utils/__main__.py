@@ -25,7 +25,9 @@ EnginePython = Annotated[str, typer.Option(help="Engine interpreter; empty: the 
 ChunkSize = Annotated[
     int | None, typer.Option(help="Requests a chunk; by default 5 for smoke, 32 for a run.")
 ]
-Mirror = Annotated[str, typer.Option(help="Folder that chunks are copied to; empty: none.")]
+Mirror = Annotated[
+    str, typer.Option(help="Folder, or hf://datasets/OWNER/NAME, that a run is copied to.")
+]
 RunDir = Annotated[Path, typer.Argument(help="A run directory.")]
 
 EXPERIMENT = "embedded"
@@ -156,6 +158,29 @@ def explain(
 ) -> None:
     """Show one answer from prompt to verdicts: what was extracted, what ran, how it ended."""
     print(workbench.explain(run_dir.resolve(), request_id), end="")
+
+
+@app.command()
+def verify(run_dir: RunDir, mirror: Mirror = "") -> None:
+    """Check every chunk, response and verdict of a run, and its mirror; change nothing."""
+    from colab_utils import verification
+
+    verification.verify(run_dir, mirror=mirror)
+
+
+@app.command()
+def repair(
+    run_dir: RunDir,
+    mirror: Mirror = "",
+    keep: Annotated[
+        str, typer.Option(help="Digest of the chunk that counts where a range has two.")
+    ] = "",
+) -> None:
+    """Restore from the mirror, rebuild, or move aside what is wrong; delete nothing."""
+    from colab_utils import repair as repairing
+
+    if repairing.repair(run_dir, mirror=mirror, keep=keep):
+        raise typer.Exit(1)
 
 
 @app.command("verify-references")

@@ -202,6 +202,12 @@ def open_conflicts(run_dir: Path) -> list[str]:
     ]
 
 
+def seen_conflicts(run_dir: Path) -> set[tuple[str, str]]:
+    """Pairs of chunk names that answer the same requests, as they were seen on a mirror."""
+    lines = records.read_log(ledger_path(run_dir))
+    return {(line["conflict"][0], line["conflict"][1]) for line in lines if "conflict" in line}
+
+
 def set_aside_by_choice(run_dir: Path) -> set[str]:
     """Names of the chunks that a user's choice has put out of the run."""
     found: set[str] = set()
