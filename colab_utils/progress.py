@@ -21,7 +21,7 @@ class ProgressLine:
     """
 
     def __init__(self) -> None:
-        self._display: Any = _notebook_display()
+        self._display: Any = notebook_display()
         self._tty = sys.stdout.isatty()
         self._key: object = None
         self._shown = 0.0
@@ -64,7 +64,8 @@ def seconds_text(seconds: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _notebook_display() -> Any:
+def notebook_display() -> Any:
+    """An output area of this IPython kernel that is updated in place; None outside of one."""
     # Asked of what is loaded: importing IPython just to learn that it is not there costs time.
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None

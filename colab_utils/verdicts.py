@@ -68,6 +68,7 @@ class Scoring(BaseModel):
     evaluator: dict[str, Any]
     sandbox: dict[str, Any]
     responses_sha256: str
+    verdicts_sha256: str | None = None
     dataset_sha256: str
     incomplete: list[str] = []
     excluded: list[str] = []
@@ -87,22 +88,17 @@ def load_scorings(run_dir: Path) -> list[Scoring]:
 
     Raises `RecordError` naming file, line and field for what is torn, foreign or doubled.
     """
-    return [
-        load_scoring(path.parent) for path in sorted((run_dir / "scoring").glob("*/scoring.json"))
-    ]
-
-
-def load_scoring(folder: Path) -> Scoring:
-    """The scoring that a folder holds; raises `RecordError` as `load_scorings` does."""
-    path = folder / "scoring.json"
-    scoring = _validated(Scoring, records.read_json(path), where=str(path))
-    if not scoring.evaluator_fingerprint.startswith(folder.name):
-        raise RecordError(
-            f"has the evaluator fingerprint {scoring.evaluator_fingerprint}, which is not "
-            "its folder's",
-            where=str(path),
-        )
-    return scoring.model_copy(update={"verdicts": _load_verdicts(folder)})
+    found = []
+    for path in sorted((run_dir / "scoring").glob("*/scoring.json")):
+        scoring = _validated(Scoring, records.read_json(path), where=str(path))
+        if not scoring.evaluator_fingerprint.startswith(path.parent.name):
+            raise RecordError(
+                f"has the evaluator fingerprint {scoring.evaluator_fingerprint}, which is not "
+                "its folder's",
+                where=str(path),
+            )
+        found.append(scoring.model_copy(update={"verdicts": _load_verdicts(path.parent)}))
+    return found
 
 
 def _load_verdicts(folder: Path) -> tuple[Verdict, ...]:

@@ -1,265 +1,218 @@
-"""Check all that a run directory holds against its digests and fingerprints; change nothing.
+"""Is a run what it says it is? Every file of it against digests, ids and fingerprints.
 
-Each thing that is wrong is one line. A mirror is read too when it is named, and what this reading
-confirms is noted in the run's ledger.
+Reads only. Logs, and what is made from answers and verdicts in seconds (report, database), are
+not looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from colab_utils import checkpoints, fingerprints, records
+from colab_utils import replay as replaying
 from colab_utils.answers import dataset_requests
 from colab_utils.checkpoints import Checkpoint
-from colab_utils.errors import ChunkConflict, MirrorError, VerificationFailed, WorkbenchError
+from colab_utils.errors import ChunkConflict, RunDirectoryError, WorkbenchError
 from colab_utils.judging import answer_digest
-from colab_utils.mirror_launch import RunMirror, damage, mirror_of
-from colab_utils.mirror_ledger import MirrorReader, open_conflicts
-from colab_utils.responses import Response, parse_responses, response_of
+from colab_utils.mirror_launch import RunMirror, damage
+from colab_utils.mirror_ledger import MirrorReader
+from colab_utils.responses import Response, parse_responses
 from colab_utils.run_directory import RunDirectory
-from colab_utils.run_record import prompts_digest
 from colab_utils.scoring_verbs import dataset_of
-from colab_utils.verdicts import load_scoring
+from colab_utils.verdicts import load_scorings
 
 Say = Callable[[str], None]
 
 
-@dataclass
-class Findings:
-    """What a look at a run directory found.
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: the file, relative to the run directory, and what."""
 
-    `problems` are lines by the path that is wrong (relative to the run directory), `checked` what
-    was looked at. `checkpoint` is None where the chunks could not be judged, `answers` holds the
-    responses of whole chunks, or of `responses.jsonl` where the chunks are not all there.
+    file: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.what}"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was checked, in one line, and each thing that is wrong."""
+
+    checked: str
+    problems: tuple[Problem, ...]
+
+
+def verify(run_dir: Path, *, mirror: RunMirror | None = None, say: Say = print) -> Verification:
+    """Check a run's record, chunks, answers, replays and verdicts, and its mirror if one is given.
+
+    An unfinished run is no problem, nor is a scoring of other answers that were there before.
+    Raises `RunDirectoryError` for a folder that holds no run, and `MirrorError` when the mirror
+    does not answer.
     """
-
-    problems: list[tuple[str, str]] = field(default_factory=list)
-    checked: list[str] = field(default_factory=list)
-    run: dict[str, Any] | None = None
-    request_ids: Sequence[str] | None = None
-    checkpoint: Checkpoint | None = None
-    answers: dict[str, Response] = field(default_factory=dict)
-
-    def add(self, path: str, problem: str) -> None:
-        """Note one thing that is wrong."""
-        self.problems.append((path, problem))
-
-    @property
-    def lines(self) -> list[str]:
-        """One line for each thing that is wrong."""
-        return [f"{path}: {problem}" for path, problem in self.problems]
-
-
-def verify(run_dir: Path, *, mirror: str = "", say: Say = print) -> str:
-    """Check a run, and its mirror if one is named; return the line that says what was checked.
-
-    Says a line for each thing that is wrong, then raises `VerificationFailed`.
-    """
-    found = look(run_dir)
-    lines = found.lines
-    there = mirror_for(run_dir, mirror)
-    if there is not None:
-        lines += _mirror_lines(run_dir, there, say, found)
-    for line in lines:
-        say(line)
-    if lines:
-        raise VerificationFailed(
-            f"{len(lines)} things are wrong", where=str(run_dir),
-            mend="see the lines above; `repair RUN_DIR` restores what can be had and moves the "
-            "rest aside, so that the next start makes it again",
-        )  # fmt: skip
-    line = f"{', '.join(found.checked)}: nothing is wrong"
-    say(line)
-    return line
-
-
-def mirror_for(run_dir: Path, mirror: str) -> RunMirror | None:
-    """The mirror of a run that lies in RUNS/EXPERIMENT/MODEL/KIND; None for an empty text."""
-    path = run_dir.resolve()
-    return mirror_of(mirror, path, path.parents[2])
-
-
-def look(run_dir: Path) -> Findings:
-    """Judge everything in a run directory; raises nothing that its content can cause."""
-    found = Findings()
     directory = RunDirectory(run_dir)
-    _look_at_run(directory, found)
-    _look_at_chunks(directory, found)
-    _look_at_responses(directory, found)
-    _look_at_replays(directory, found)
-    _look_at_scorings(directory, found)
-    return found
+    if not directory.run_json.exists() and not directory.chunks.is_dir():
+        raise RunDirectoryError("holds no run", where=str(run_dir), mend="name a run directory")
+    problems: list[Problem] = []
+    run = _run_record(directory, problems)
+    ids = request_ids(run_dir, run, problems)
+    checkpoint = _chunks(directory, ids, problems)
+    answers = _responses(directory, run, checkpoint, ids, problems)
+    replays = _replays(directory, answers, problems)
+    verdicts = _scorings(directory, answers, problems)
+    there = ""
+    if mirror is not None:
+        found = mirror.confirm(say)
+        problems += [Problem("mirror", text) for text in damage(found)]
+        state = MirrorReader(run_dir).state()
+        there = f", {state.counts}" if state else ""
+    finished = len(checkpoint.finished) if checkpoint else 0
+    done = checkpoint.requests_done if checkpoint else 0
+    checked = (
+        f"{finished} chunks with {done} of {len(ids)} answers, {replays} replays, {verdicts} "
+        f"verdicts{there}"
+    )
+    return Verification(checked, tuple(problems))
 
 
-def _look_at_run(directory: RunDirectory, found: Findings) -> None:
+def request_ids(run_dir: Path, run: dict[str, Any] | None, problems: list[Problem]) -> list[str]:
+    """The run's requests in order: by its data set, or, where that can't be had, by its answers."""
+    try:
+        if run is not None:
+            dataset = dataset_of(run_dir)
+            if dataset.manifest.sha256 == run["run"]["dataset_sha256"]:
+                return [request.request_id for request in dataset_requests(run_dir, dataset)]
+            problems.append(Problem("run.json", "pins another data set than is here now"))
+    except WorkbenchError as error:
+        problems.append(Problem("run.json", f"its data set can't be had ({error.problem})"))
+    directory = RunDirectory(run_dir)
+    if not directory.responses.exists():
+        return []
+    try:
+        data = records.read_bytes(directory.responses)
+        return [r.request_id for r in parse_responses(data, where=str(directory.responses))]
+    except WorkbenchError:
+        # It is named where the answers are checked.
+        return []
+
+
+def _run_record(directory: RunDirectory, problems: list[Problem]) -> dict[str, Any] | None:
     try:
         run = directory.read_run()
     except WorkbenchError as error:
-        found.add("run.json", error.problem)
-        return
+        problems.append(Problem("run.json", error.problem))
+        return None
     if run is None:
-        found.add("run.json", "does not exist, so nobody knows under which settings this was made")
-        return
-    found.run = run
-    found.checked.append("run.json")
-    for key, settings in (("decoding_fingerprint", "decoding"), ("run_fingerprint", "run")):
-        if run[key] != fingerprints.fingerprint(run[settings]):
-            found.add("run.json", f"{key} is not that of its field {settings}")
-    if run["run"].get("decoding_fingerprint") != run["decoding_fingerprint"]:
-        found.add("run.json", "its field run is of another decoding_fingerprint")
-    try:
-        dataset = dataset_of(directory.path)
-    except WorkbenchError as error:
-        found.add("run.json", f"its data set can't be had, so request ids are not checked: {error}")
-        return
-    if dataset.manifest.sha256 != run["run"]["dataset_sha256"]:
-        found.add("run.json", "was made with another data set than the manifest pins now")
-        return
-    found.request_ids = [r.request_id for r in dataset_requests(directory.path, dataset)]
-    if run["requests"] != len(found.request_ids):
-        found.add(
-            "run.json", f"says {run['requests']} requests, there are {len(found.request_ids)}"
-        )
+        problems.append(Problem("run.json", "is missing"))
+        return None
+    for name, content in (("run_fingerprint", "run"), ("decoding_fingerprint", "decoding")):
+        if fingerprints.fingerprint(run[content]) != run[name]:
+            text = f"{name} is not the digest of the settings under {content!r}"
+            problems.append(Problem("run.json", text))
+    return run
 
 
-def _look_at_chunks(directory: RunDirectory, found: Findings) -> None:
-    ids = found.request_ids
-    if ids is None:
-        return
+def _chunks(
+    directory: RunDirectory, ids: Sequence[str], problems: list[Problem]
+) -> Checkpoint | None:
     try:
         checkpoint = checkpoints.verify(directory.chunks, ids)
-    except ChunkConflict as error:
-        found.add("chunks", f"{error.problem}; {error.mend}")
-        return
-    for sentence in open_conflicts(directory.path):
-        found.add("chunks", f"{sentence}; {checkpoints.CHOOSE}")
-    for path, reason in checkpoint.torn.items():
-        found.add(f"chunks/{path.name}", reason)
-    found.checkpoint = checkpoint
-    done = checkpoint.requests_done
-    found.checked.append(f"{len(checkpoint.finished)} chunks ({done} of {len(ids)} requests)")
-    for chunk in sorted(checkpoint.finished):
-        path = checkpoint.finished[chunk]
-        for response in parse_responses(path.read_bytes(), where=str(path)):
-            found.answers[response.request_id] = response
+    except ChunkConflict as conflict:
+        problems.append(Problem("chunks", f"{conflict.problem}; {conflict.mend}"))
+        return None
+    problems += [Problem(f"chunks/{path.name}", why) for path, why in checkpoint.torn.items()]
+    return checkpoint
 
 
-def _look_at_responses(directory: RunDirectory, found: Findings) -> None:
-    run, path = found.run, directory.responses
+def _responses(
+    directory: RunDirectory,
+    run: dict[str, Any] | None,
+    checkpoint: Checkpoint | None,
+    ids: Sequence[str],
+    problems: list[Problem],
+) -> dict[str, Response]:
+    """Answers by request: those of responses.jsonl when it is right, else those of whole chunks."""
+    chunks = checkpoint.finished if checkpoint else {}
+    joined = b"".join(chunks[chunk].read_bytes() for chunk in sorted(chunks))
     completed = (run or {}).get("completed")
-    if not path.exists():
-        if completed:
-            found.add(path.name, "does not exist, and run.json says that the run was completed")
-        return
-    data = records.read_bytes(path)
-    if run is not None and not completed:
-        found.add(path.name, "is there, and run.json does not say that the run was completed")
-    if completed and records.sha256_bytes(data) != completed["responses_sha256"]:
-        found.add(path.name, "is not what the run wrote (another sha256 than run.json says)")
-        return
-    if found.request_ids is None:
-        return
-    if found.checkpoint is not None and len(found.answers) == len(found.request_ids):
-        joined = b"".join(
-            found.checkpoint.finished[chunk].read_bytes()
-            for chunk in sorted(found.checkpoint.finished)
-        )
-        if joined != data:
-            found.add(path.name, "is not the chunks in request order")
-            return
-    elif completed:
-        missing = len(found.request_ids) - len(found.answers)
-        found.add("chunks", f"{missing} requests of a completed run have no whole chunk")
-    try:
-        answers = parse_responses(data, where=path.name)
-    except WorkbenchError as error:
-        found.add(path.name, str(error))
-        return
-    found.answers = {**{r.request_id: r for r in answers}, **found.answers}
-    prompts = (run or {}).get("prompts_sha256")
-    if prompts and prompts != prompts_digest(r.prompt_sha256 for r in answers):
-        found.add(path.name, "was made from other prompts than run.json says (prompts_sha256)")
-    found.checked.append(f"{path.name} ({records.sha256_bytes(data)[:12]})")
+    if completed:
+        digest = completed["responses_sha256"]
+        if checkpoint is not None and not checkpoint.torn:
+            for gap in checkpoints.plan(len(ids), max(len(ids), 1), list(chunks)):
+                text = f"no chunk answers requests {gap}, though the run was complete"
+                problems.append(Problem("chunks", text))
+            if records.sha256_bytes(joined) != digest and checkpoint.requests_done == len(ids):
+                problems.append(Problem("run.json", "the chunks give other answers than it says"))
+        why = _wrong_answers(directory, digest)
+        if why is not None:
+            problems.append(Problem("responses.jsonl", why))
+        else:
+            joined = records.read_bytes(directory.responses)
+    elif directory.responses.exists() and run is not None:
+        problems.append(Problem("responses.jsonl", "is there, though the run is not complete"))
+    parsed = parse_responses(joined, where=str(directory.responses))
+    return {response.request_id: response for response in parsed}
 
 
-def _look_at_replays(directory: RunDirectory, found: Findings) -> None:
+def _wrong_answers(directory: RunDirectory, digest: str) -> str | None:
+    if not directory.responses.exists():
+        return "is missing, though the run was complete"
+    if records.sha256_file(directory.responses) != digest:
+        return "is not what the run ended with (another sha256 than run.json says)"
+    return None
+
+
+def _replays(directory: RunDirectory, answers: dict[str, Response], problems: list[Problem]) -> int:
     paths = sorted(directory.replays.glob("*.json"))
     for path in paths:
-        name = f"replays/{path.name}"
-        try:
-            record = records.read_json(path)
-            changed = [response_of(line, where=name) for line in record["changed_answers"]]
-        except (WorkbenchError, KeyError, TypeError) as error:
-            found.add(name, f"is not a replay's record ({error})")
-            continue
-        if record["changed"] != len(changed) or record["requests"] != len(record["request_ids"]):
-            found.add(name, "its counts are not those of what it holds")
-        if not found.answers:
-            continue
-        for response in changed:
-            answer = found.answers.get(response.request_id)
-            if answer is None or answer.prompt_sha256 != response.prompt_sha256:
-                found.add(name, f"{response.request_id} is of another prompt than the run's")
-    if paths:
-        found.checked.append(f"{len(paths)} replays")
+        for why in _replay_faults(path, answers):
+            problems.append(Problem(f"replays/{path.name}", why))
+    return len(paths)
 
 
-def _look_at_scorings(directory: RunDirectory, found: Findings) -> None:
-    verdicts = 0
-    folders = sorted(path.parent for path in directory.path.glob("scoring/*/scoring.json"))
-    for folder in folders:
-        name = f"scoring/{folder.name}"
-        try:
-            scoring = load_scoring(folder)
-            lines = records.read_jsonl(folder / "verdicts.jsonl")
-        except WorkbenchError as error:
-            found.add(name, str(error))
-            continue
-        verdicts += len(lines)
-        _look_at_verdicts(name, scoring.responses_sha256, scoring.incomplete, lines, found)
-    if folders:
-        found.checked.append(f"{len(folders)} scorings ({verdicts} verdicts)")
-
-
-def _look_at_verdicts(
-    name: str,
-    responses_sha256: str,
-    incomplete: Sequence[str],
-    lines: Sequence[dict[str, Any]],
-    found: Findings,
-) -> None:
-    completed = (found.run or {}).get("completed") or {}
-    if not incomplete and responses_sha256 != completed.get("responses_sha256"):
-        found.add(name, "judges other answers than the run's (responses_sha256)")
-    if not found.answers:
-        return
-    judged = [line["request_id"] for line in lines]
-    for line in lines:
-        answer = found.answers.get(line["request_id"])
-        if answer is None:
-            found.add(name, f"judges {line['request_id']}, which has no answer here")
-        elif line.get("answer_sha256") not in (None, answer_digest(answer)):
-            found.add(name, f"its verdict on {line['request_id']} is on another answer")
-    if found.request_ids is not None:
-        unjudged = set(found.request_ids) - set(judged) - set(incomplete)
-        if unjudged:
-            found.add(name, f"has no verdict on {len(unjudged)} requests, {min(unjudged)} first")
-
-
-def _mirror_lines(run_dir: Path, mirror: RunMirror, say: Say, found: Findings) -> list[str]:
+def _replay_faults(path: Path, answers: dict[str, Response]) -> Iterator[str]:
     try:
-        read = mirror.confirm(say)
-    except MirrorError as error:
-        return [f"mirror: {error.problem}"]
-    state = MirrorReader(run_dir).state()
-    say(str(state))
-    found.checked.append(f"the mirror ({read.whole} files whole, {read.confirmed} confirmed now)")
-    if state is not None and state.copied:
-        say(
-            "Files that are copied only were read through the mount that wrote them, which proves "
-            "nothing: verify again on another machine (in Colab: a new runtime)."
-        )
-    return [f"mirror: {line}" for line in damage(read)]
+        record = replaying.read(path)
+    except WorkbenchError as error:
+        yield error.problem
+        return
+    unknown = [name for name in record["request_ids"] if answers and name not in answers]
+    if unknown:
+        yield f"replays {unknown[0]!r}, which the run did not answer"
+    for line in record["changed_answers"]:
+        known = answers.get(line["request_id"])
+        if known is not None and known.prompt_sha256 != line["prompt_sha256"]:
+            yield f"{known.request_id} was asked with another prompt"
+
+
+def _scorings(
+    directory: RunDirectory, answers: dict[str, Response], problems: list[Problem]
+) -> int:
+    try:
+        scorings = load_scorings(directory.path)
+    except WorkbenchError as error:
+        file = Path(error.where.split(",")[0])
+        inside = file.is_relative_to(directory.path)
+        name = str(file.relative_to(directory.path)) if inside else "scoring"
+        problems.append(Problem(name, error.problem))
+        return 0
+    judged = 0
+    for scoring in scorings:
+        name = f"scoring/{scoring.evaluator_fingerprint[:12]}/verdicts.jsonl"
+        data = records.read_bytes(directory.path / name)
+        if scoring.verdicts_sha256 not in (None, records.sha256_bytes(data)):
+            problems.append(Problem(name, "is not what the scoring ended with"))
+            continue
+        for _, line in records.parse_lines(data, where=name):
+            judged += 1
+            known = answers.get(line["request_id"])
+            if known is None:
+                if answers:
+                    text = f"judges {line['request_id']!r}, which the run did not answer"
+                    problems.append(Problem(name, text))
+            elif line.get("answer_sha256") not in (None, answer_digest(known)):
+                problems.append(Problem(name, f"judges another answer to {line['request_id']}"))
+    return judged
