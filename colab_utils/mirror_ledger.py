@@ -226,14 +226,31 @@ def open_conflicts(run_dir: Path) -> list[str]:
 
 
 def set_aside_by_choice(run_dir: Path) -> set[str]:
-    """Names of the chunks that a user's choice has put out of the run."""
-    found: set[str] = set()
+    """Names of the chunks that a user's choice has put out of the run.
+
+    Raises `RecordError` for a choice that can't be read.
+    """
+    choices = read_choices(run_dir)
+    replaced = {name for choice in choices.values() for name in choice["replaces"]}
+    counting = [choice for name, choice in choices.items() if name not in replaced]
+    kept = {name for choice in counting for name in choice["keep"]}
+    # What two machines chose against one another is no choice: the conflict is open again.
+    return {name for choice in counting for name in choice["aside"]} - kept
+
+
+def read_choices(run_dir: Path) -> dict[str, dict[str, list[str]]]:
+    """A run's choices by file name: chunks to `keep`, to leave `aside`, choices it `replaces`.
+
+    Raises `RecordError` for a file that is none.
+    """
+    found = {}
     for path in sorted((run_dir / "choices").glob("*.json")):
         choice = records.read_json(path)
-        aside = choice.get("aside") if isinstance(choice, dict) else None
-        if not isinstance(aside, list) or not all(isinstance(name, str) for name in aside):
-            raise RecordError("is no choice between two chunks", where=str(path))
-        found |= set(aside)
+        for field in ("keep", "aside", "replaces"):
+            those = choice.get(field) if isinstance(choice, dict) else None
+            if not isinstance(those, list) or not all(isinstance(name, str) for name in those):
+                raise RecordError("is no choice between two chunks", where=str(path))
+        found[path.name] = choice
     return found
 
 

@@ -15,7 +15,7 @@ from colab_utils.errors import ParameterError, WorkbenchError
 from colab_utils.heartbeat import now
 from colab_utils.lock import busy
 from colab_utils.mirror_launch import mirror_of_ledger
-from colab_utils.mirror_ledger import read_ledger, set_aside_by_choice
+from colab_utils.mirror_ledger import read_choices, read_ledger, set_aside_by_choice
 from colab_utils.responses import parse_responses
 from colab_utils.run_directory import RunDirectory
 from colab_utils.verification import Problem, Verification
@@ -72,11 +72,17 @@ def _choose(directory: RunDirectory, keep: str, say: Say) -> None:
             else "leave it out: nothing is in conflict",
         )
     others = sorted({n for pair in open_pairs if kept & set(pair) for n in pair} - kept)
-    record = {"at": now(), "keep": sorted(kept), "aside": others}
-    folder = directory.path / "choices"
-    number = len(list(folder.glob("*.json"))) if folder.is_dir() else 0
-    text = json.dumps(record, ensure_ascii=True, allow_nan=False, indent=1)
-    records.write_atomic(folder / f"{number:03d}.json", text.encode() + b"\n")
+    both = kept | set(others)
+    earlier = [
+        name
+        for name, choice in read_choices(directory.path).items()
+        if both & {*choice["keep"], *choice["aside"]}
+    ]
+    record = {"at": now(), "keep": sorted(kept), "aside": others, "replaces": earlier}
+    text = json.dumps(record, ensure_ascii=True, allow_nan=False, indent=1).encode() + b"\n"
+    # Two machines may choose: a name of its own, so that a mirror holds both.
+    name = f"{keep}.{records.sha256_bytes(text)[:8]}.json"
+    records.write_atomic(directory.path / "choices" / name, text)
     for name in others:
         if (directory.chunks / name).exists():
             checkpoints.move_aside(directory.chunks / name)

@@ -21,6 +21,7 @@ from colab_utils.mirror_launch import RunMirror, damage
 from colab_utils.mirror_ledger import MirrorReader
 from colab_utils.responses import Response, parse_responses
 from colab_utils.run_directory import RunDirectory
+from colab_utils.run_record import prompts_digest
 from colab_utils.scoring_verbs import dataset_of
 from colab_utils.verdicts import load_scorings
 
@@ -154,6 +155,10 @@ def _responses(
     elif directory.responses.exists() and run is not None:
         problems.append(Problem("responses.jsonl", "is there, though the run is not complete"))
     parsed = parse_responses(joined, where=str(directory.responses))
+    asked = (run or {}).get("prompts_sha256")
+    digest = prompts_digest(response.prompt_sha256 for response in parsed)
+    if asked and len(parsed) == len(ids) and digest != asked:
+        problems.append(Problem("run.json", "the answers are to other prompts (prompts_sha256)"))
     return {response.request_id: response for response in parsed}
 
 
@@ -215,4 +220,7 @@ def _scorings(
                     problems.append(Problem(name, text))
             elif line.get("answer_sha256") not in (None, answer_digest(known)):
                 problems.append(Problem(name, f"judges another answer to {line['request_id']}"))
+        named = {verdict.request_id for verdict in scoring.verdicts} | set(scoring.incomplete)
+        if answers and (left := sorted(answers.keys() - named)):
+            problems.append(Problem(name, f"judges {len(left)} answers not, {left[0]!r} first"))
     return judged

@@ -22,6 +22,7 @@ from colab_utils.mirror_launch import mirror_of
 from colab_utils.repair import repair
 from colab_utils.responses import parse_responses
 from colab_utils.run_directory import RunDirectory
+from colab_utils.run_record import prompts_digest
 from colab_utils.samples import load_dataset
 from colab_utils.verification import verify
 
@@ -183,6 +184,27 @@ def test_a_verdict_on_another_answer_and_an_unknown_replay_are_named(run):
     ]
     assert repair(run, say=quiet).problems == ()
     assert replaying.read_all(RunDirectory(run)) == []
+
+
+def test_other_prompts_and_answers_without_a_verdict_are_named(run):
+    record = records.read_json(run / "run.json")
+    prompts = [r.prompt_sha256 for r in parse_responses(
+        (run / "responses.jsonl").read_bytes(), where="x")]  # fmt: skip
+    record["prompts_sha256"] = prompts_digest(prompts)
+    records.write_atomic(run / "run.json", records.encode_line(record))
+    assert verify(run).problems == ()
+    record["prompts_sha256"] = prompts_digest(reversed(prompts))
+    records.write_atomic(run / "run.json", records.encode_line(record))
+    assert ["other prompts" in p.what for p in verify(run).problems] == [True]
+    record["prompts_sha256"] = prompts_digest(prompts)
+    records.write_atomic(run / "run.json", records.encode_line(record))
+    file = run / SCORING / "verdicts.jsonl"
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-2]))
+    scoring = records.read_json(run / SCORING / "scoring.json")
+    scoring["verdicts_sha256"] = records.sha256_file(file)
+    records.write_atomic(run / SCORING / "scoring.json", records.encode_line(scoring))
+    (problem,) = verify(run).problems
+    assert "judges 2 answers not" in problem.what
 
 
 def test_settings_that_are_not_those_of_the_fingerprint_are_named(run):
