@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from colab_utils import records
 from colab_utils.errors import RecordError
 from colab_utils.heartbeat import now
-from colab_utils.mirror_files import ClosedFile, Scanner
+from colab_utils.mirror_files import ClosedFile, Scanner, is_double
 
 State = Literal["local", "copied", "confirmed"]
 _NAMED = 3
@@ -230,12 +230,24 @@ def set_aside_by_choice(run_dir: Path) -> set[str]:
 
     Raises `RecordError` for a choice that can't be read.
     """
-    choices = read_choices(run_dir)
-    replaced = {name for choice in choices.values() for name in choice["replaces"]}
-    counting = [choice for name, choice in choices.items() if name not in replaced]
+    counting = _counting(run_dir)
     kept = {name for choice in counting for name in choice["keep"]}
     # What two machines chose against one another is no choice: the conflict is open again.
     return {name for choice in counting for name in choice["aside"]} - kept
+
+
+def kept_by_choice(run_dir: Path) -> set[str]:
+    """Names of the chunks that a user has chosen; raises as `set_aside_by_choice` does."""
+    counting = _counting(run_dir)
+    aside = {name for choice in counting for name in choice["aside"]}
+    return {name for choice in counting for name in choice["keep"]} - aside
+
+
+def _counting(run_dir: Path) -> list[dict[str, list[str]]]:
+    """The choices that no later one replaces."""
+    choices = read_choices(run_dir)
+    replaced = {name for choice in choices.values() for name in choice["replaces"]}
+    return [choice for name, choice in choices.items() if name not in replaced]
 
 
 def read_choices(run_dir: Path) -> dict[str, dict[str, list[str]]]:
@@ -243,15 +255,21 @@ def read_choices(run_dir: Path) -> dict[str, dict[str, list[str]]]:
 
     Raises `RecordError` for a file that is none.
     """
-    found = {}
-    for path in sorted((run_dir / "choices").glob("*.json")):
-        choice = records.read_json(path)
-        for field in ("keep", "aside", "replaces"):
-            those = choice.get(field) if isinstance(choice, dict) else None
-            if not isinstance(those, list) or not all(isinstance(name, str) for name in those):
-                raise RecordError("is no choice between two chunks", where=str(path))
-        found[path.name] = choice
-    return found
+    paths = sorted((run_dir / "choices").glob("*.json"))
+    return {path.name: read_choice(path) for path in paths if not is_double(path.name)}
+
+
+def read_choice(path: Path) -> dict[str, list[str]]:
+    """One choice; raises `RecordError` for a file that is none or whose digest has changed."""
+    data = records.read_bytes(path)
+    choice = records.loads(data, where=str(path))
+    for field in ("keep", "aside", "replaces"):
+        those = choice.get(field) if isinstance(choice, dict) else None
+        if not isinstance(those, list) or not all(isinstance(name, str) for name in those):
+            raise RecordError("is no choice between two chunks", where=str(path))
+    if path.name.split(".")[1:2] != [records.sha256_bytes(data)[:8]]:
+        raise RecordError("its bytes do not match its digest", where=str(path))
+    return dict(choice)
 
 
 def names(paths: Sequence[str]) -> str:

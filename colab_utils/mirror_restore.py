@@ -20,7 +20,7 @@ from colab_utils import checkpoints, fingerprints, records
 from colab_utils.errors import FingerprintMismatch, MirrorError, WorkbenchError
 from colab_utils.heartbeat import now
 from colab_utils.mirror_files import MACHINES, Scanner, StoredName, is_chunk, stored_name
-from colab_utils.mirror_ledger import Ledger, set_aside_by_choice
+from colab_utils.mirror_ledger import Ledger, kept_by_choice, set_aside_by_choice
 from colab_utils.mirror_store import Store, machine_id
 from colab_utils.run_directory import RunDirectory
 
@@ -112,7 +112,7 @@ def restore(run_dir: Path, store: Store, ledger: Ledger, machine: Mapping[str, s
     _bring_choices(found, directory, brought)
     run = _bring_run(found, directory, brought)
     _bring_chunks(found, directory, run, brought)
-    _bring_snapshots(found, directory, brought)
+    _bring_snapshots(found, directory, run, brought)
     confirmed = note_found(run_dir, found, ledger, by=store.vouches or reader(found, machine))
     return Restored(
         files=tuple(brought),
@@ -285,9 +285,15 @@ def _bring_chunks(
                 records.append_line(directory.timeline, line)
 
 
-def _bring_snapshots(found: Survey, directory: RunDirectory, brought: list[str]) -> None:
+def _bring_snapshots(
+    found: Survey, directory: RunDirectory, run: dict[str, Any] | None, brought: list[str]
+) -> None:
     """The newest whole snapshot of every other file that is not here."""
-    newest = {s.path: s for s in found.of("snapshot") if s.path != "run.json"}
+    newest = {
+        s.path: s
+        for s in found.of("snapshot")
+        if s.path != "run.json" and not _is_of_other_answers(s.path, found.whole[s], directory, run)
+    }
     for path, stored in newest.items():
         # Verdicts without the record of their scoring, or the reverse, say nothing.
         pair = {"verdicts.jsonl": "scoring.json", "scoring.json": "verdicts.jsonl"}
@@ -301,6 +307,23 @@ def _bring_snapshots(found: Survey, directory: RunDirectory, brought: list[str])
             # So that its name on the mirror stays the same.
             os.utime(target, (stored.stamp, stored.stamp))
             brought.append(path)
+
+
+def _is_of_other_answers(
+    path: str, data: bytes, directory: RunDirectory, run: dict[str, Any] | None
+) -> bool:
+    """Whether a snapshot is of answers that a choice between two chunks has put out of the run."""
+    if path == "responses.jsonl":
+        chosen = [directory.chunks / name for name in kept_by_choice(directory.path)]
+        return any(p.exists() and records.read_bytes(p) not in data for p in chosen)
+    completed = (run or {}).get("completed")
+    if not completed or PurePosixPath(path).name != "scoring.json":
+        return False
+    scoring = records.loads(data, where=path)
+    return (
+        not scoring.get("incomplete")
+        and scoring.get("responses_sha256") != completed["responses_sha256"]
+    )
 
 
 def _write_if_missing(directory: RunDirectory, path: str, data: bytes, brought: list[str]) -> None:

@@ -182,10 +182,15 @@ def test_a_choice_travels_and_two_against_one_another_are_none(tmp_path):
     here, there = (run for run, _, _ in runs.values())
     for run, _, machine in runs.values():
         assert len(bring(tmp_path / "drive", run, machine=machine).conflicts) == 1
-    # Each machine trusts its own, and neither knows of the other's choice.
-    for run, name, machine in runs.values():
+    # Each machine trusts its own, and neither knows of the other's choice: the mirror is away.
+    (tmp_path / "drive").rename(tmp_path / "away")
+    for run, name, _ in runs.values():
         choose(run, name.split(".")[1])
         assert name in answers(run) and len(answers(run)) == 2
+    # A restore makes the folder that the user named.
+    (tmp_path / "drive").rmdir()
+    (tmp_path / "away").rename(tmp_path / "drive")
+    for run, _, machine in runs.values():
         assert copier(run, tmp_path / "drive", machine=machine).step(alive=False)
     third = {"host": "third", "boot": "3"}
     back = tmp_path / "third" / FOLDER

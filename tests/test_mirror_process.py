@@ -15,6 +15,7 @@ from mirrored_runs import FOLDER, add_chunk, answers, make_run, state
 
 from colab_utils import launch, records
 from colab_utils.mirror_launch import mirror_of
+from colab_utils.mirror_ledger import read_ledger
 from colab_utils.run_directory import RunDirectory
 
 MODEL = "llama-3.2-3b-instruct"
@@ -113,7 +114,7 @@ def test_a_mirror_that_is_gone_at_the_end_is_said_and_the_wait_is_bounded(world)
     engine.wait()
     child = mirror.start(engine.pid)
     try:
-        wait_until(lambda: "problem" in (run / "mirror.jsonl").read_text(), "the problem")
+        wait_until(lambda: any("problem" in line for line in read_ledger(run)), "the problem")
         done = mirror.finish(child, seconds=0)
         assert len(done.local) == 3 and "not safe: " in str(done) and not done.is_safe
         (folder / "drive").mkdir()

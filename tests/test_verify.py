@@ -28,7 +28,8 @@ from colab_utils.verification import verify
 
 MODEL = "llama-3.2-3b-instruct"
 CHUNK = 6
-SCORING = "scoring/aaaaaaaaaaaa"
+EVALUATOR = {"rules": {}, "excluded": []}
+SCORING = f"scoring/{records.sha256_json(EVALUATOR)[:12]}"
 
 
 def quiet(text: str) -> None:
@@ -43,6 +44,7 @@ def made(tmp_path_factory) -> Path:
     dataset = load_dataset(load_dataset_manifest(manifest))
     run = answered_run(folder / "runs" / "trial" / "tiny" / "full", dataset, lambda r: "답\u2028")
     record = records.read_json(run / "run.json")
+    record["run"] = {**record["run"], "kind": "full"}
     record |= {
         "dataset_manifest": str(manifest), "chunk_size": CHUNK, "segments": [],
         "run_fingerprint": records.sha256_json(record["run"]),
@@ -68,7 +70,8 @@ def made(tmp_path_factory) -> Path:
     lines = records.encode_lines(verdicts)
     records.write_atomic(run / SCORING / "verdicts.jsonl", lines)
     scoring = {
-        "format": 1, "evaluator_fingerprint": "a" * 64, "evaluator": {}, "sandbox": {},
+        "format": 1, "evaluator_fingerprint": records.sha256_json(EVALUATOR),
+        "evaluator": EVALUATOR, "sandbox": {},
         "responses_sha256": record["completed"]["responses_sha256"],
         "verdicts_sha256": records.sha256_bytes(lines),
         "dataset_sha256": dataset.manifest.sha256, "completed": "2026-12-01T10:00:00+00:00",
