@@ -112,7 +112,7 @@ def restore(run_dir: Path, store: Store, ledger: Ledger, machine: Mapping[str, s
     _bring_choices(found, directory, brought)
     run = _bring_run(found, directory, brought)
     _bring_chunks(found, directory, run, brought)
-    _bring_snapshots(found, directory, run, brought)
+    _bring_snapshots(found, directory, brought)
     confirmed = note_found(run_dir, found, ledger, by=store.vouches or reader(found, machine))
     return Restored(
         files=tuple(brought),
@@ -285,18 +285,17 @@ def _bring_chunks(
                 records.append_line(directory.timeline, line)
 
 
-def _bring_snapshots(
-    found: Survey, directory: RunDirectory, run: dict[str, Any] | None, brought: list[str]
-) -> None:
+def _bring_snapshots(found: Survey, directory: RunDirectory, brought: list[str]) -> None:
     """The newest whole snapshot of every other file that is not here."""
-    newest = {
-        s.path: s
-        for s in found.of("snapshot")
-        if s.path != "run.json" and not _is_of_other_answers(s.path, found.whole[s], directory, run)
-    }
+    out = _out_by_choice(found, directory)
+    newest = {s.path: s for s in found.of("snapshot") if s.path != "run.json" and s not in out}
     for path, stored in newest.items():
         # Verdicts without the record of their scoring, or the reverse, say nothing.
-        pair = {"verdicts.jsonl": "scoring.json", "scoring.json": "verdicts.jsonl"}
+        pair = {
+            "verdicts.jsonl": "scoring.json",
+            "replays.jsonl": "scoring.json",
+            "scoring.json": "verdicts.jsonl",
+        }
         other = pair.get(PurePosixPath(path).name)
         beside = str(PurePosixPath(path).with_name(other)) if other else None
         if beside and beside not in newest and not (directory.path / beside).exists():
@@ -309,21 +308,25 @@ def _bring_snapshots(
             brought.append(path)
 
 
-def _is_of_other_answers(
-    path: str, data: bytes, directory: RunDirectory, run: dict[str, Any] | None
-) -> bool:
-    """Whether a snapshot is of answers that a choice between two chunks has put out of the run."""
-    if path == "responses.jsonl":
-        chosen = [directory.chunks / name for name in kept_by_choice(directory.path)]
-        return any(p.exists() and records.read_bytes(p) not in data for p in chosen)
-    completed = (run or {}).get("completed")
-    if not completed or PurePosixPath(path).name != "scoring.json":
-        return False
-    scoring = records.loads(data, where=path)
-    return (
-        not scoring.get("incomplete")
-        and scoring.get("responses_sha256") != completed["responses_sha256"]
-    )
+def _out_by_choice(found: Survey, directory: RunDirectory) -> set[StoredName]:
+    """Snapshots of answers that were joined before another chunk was chosen, and verdicts on them.
+
+    They stay on the mirror; here the answers are joined again, and judged again.
+    """
+    chosen = [
+        records.read_bytes(directory.chunks / name)
+        for name in kept_by_choice(directory.path)
+        if (directory.chunks / name).exists()
+    ]
+    answers = found.of("snapshot", "responses.jsonl")
+    out = {s for s in answers if any(chunk not in found.whole[s] for chunk in chosen)}
+    digests = {records.sha256_bytes(found.whole[stored]) for stored in out}
+    for stored in found.of("snapshot"):
+        if PurePosixPath(stored.path).name == "scoring.json":
+            scoring = records.loads(found.whole[stored], where=stored.name)
+            if scoring["responses_sha256"] in digests:
+                out.add(stored)
+    return out
 
 
 def _write_if_missing(directory: RunDirectory, path: str, data: bytes, brought: list[str]) -> None:

@@ -43,10 +43,10 @@ def repair(run_dir: Path, *, keep: str = "", say: Say = print) -> Verification:
     for fault in list(record_checks.choice_faults(run_dir)):
         _aside(directory, Problem(*fault), say)
     _leave_chosen_against(directory, say)
+    if mirror is not None and (keep or verification.read_record(directory, []) is None):
+        # A choice made elsewhere comes first; without run.json nothing else can be judged.
+        _restore(mirror, say)
     if keep:
-        if mirror is not None:
-            # A choice that was made elsewhere comes first, and both chunks have to be seen.
-            _restore(mirror, say)
         _choose(directory, keep, say)
     scored = _set_aside(directory, verification.verify(run_dir, say=say).problems, say)
     if mirror is not None:
