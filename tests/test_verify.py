@@ -455,12 +455,16 @@ def test_a_repaired_run_ends_with_the_same_bytes(tiny, engine_python, tmp_path):
     launch.watch(spec.run_dir, launch.start(spec, engine_python))
     whole = content(spec.run_dir)
     assert verify(spec.run_dir).problems == ()
-    for path in (
-        *sorted(spec.run_dir.glob("chunks/*.jsonl"))[1:3],
-        spec.run_dir / "responses.jsonl",
-    ):
-        spoil(path, "torn")
-    assert repair(spec.run_dir, say=quiet).problems
+    torn, flipped, gone = sorted(spec.run_dir.glob("chunks/*.jsonl"))[1:4]
+    damage = {torn: "torn", flipped: "flipped", gone: "removed"}
+    damage[spec.run_dir / "responses.jsonl"] = "empty"
+    for path, how in damage.items():
+        spoil(path, how)
+    named = {problem.file for problem in verify(spec.run_dir).problems}
+    expected = {path.relative_to(spec.run_dir).as_posix() for path in damage if path != gone}
+    assert named == expected | {"chunks"}
+    left = {problem.file for problem in repair(spec.run_dir, say=quiet).problems}
+    assert left == {"chunks", "responses.jsonl"}
     launch.watch(spec.run_dir, launch.start(spec, engine_python))
     assert content(spec.run_dir) == whole
     assert verify(spec.run_dir).problems == ()
