@@ -239,12 +239,8 @@ def verify(
 ) -> None:
     """Check a run's files against their digests and fingerprints; change nothing."""
     from colab_utils import verification
-    from colab_utils.mirror_launch import mirror_of_ledger
 
-    place = mirror_of_ledger(run_dir.resolve()) if mirror else None
-    if mirror and place is None:
-        print("the run has no mirror")
-    _tell(verification.verify(run_dir.resolve(), mirror=place))
+    _tell(verification.verify(run_dir.resolve(), mirror=mirror))
 
 
 @app.command()

@@ -95,10 +95,6 @@ class MirrorError(WorkbenchError):
         super().__init__(problem, where=where, mend=mend)
 
 
-class VerificationFailed(WorkbenchError):
-    """Files of a run are not what its digests and fingerprints say."""
-
-
 class SmokeNotPassed(InputError):
     """A full run was asked for before the smoke gate passed under the same decoding."""
 

@@ -96,6 +96,11 @@ def stored_name(name: str) -> StoredName | None:
     return StoredName("snapshot", match[1] + match[4], match[3], stamp, name)
 
 
+def is_double(name: str) -> bool:
+    """Whether a name is that of a second file of one name, as Drive and browsers number them."""
+    return _DOUBLE.search(name) is not None
+
+
 def record_name(chunk: str, record: bytes) -> str:
     """The name on a mirror of a chunk's record."""
     return f"{chunk.removesuffix('.jsonl')}.record.{records.sha256_bytes(record)[:16]}.json"

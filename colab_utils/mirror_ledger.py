@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from colab_utils import records
 from colab_utils.errors import RecordError
 from colab_utils.heartbeat import now
-from colab_utils.mirror_files import ClosedFile, Scanner
+from colab_utils.mirror_files import ClosedFile, Scanner, is_double
 
 State = Literal["local", "copied", "confirmed"]
 _NAMED = 3
@@ -226,15 +226,50 @@ def open_conflicts(run_dir: Path) -> list[str]:
 
 
 def set_aside_by_choice(run_dir: Path) -> set[str]:
-    """Names of the chunks that a user's choice has put out of the run."""
-    found: set[str] = set()
-    for path in sorted((run_dir / "choices").glob("*.json")):
-        choice = records.read_json(path)
-        aside = choice.get("aside") if isinstance(choice, dict) else None
-        if not isinstance(aside, list) or not all(isinstance(name, str) for name in aside):
+    """Names of the chunks that a user's choice has put out of the run.
+
+    Raises `RecordError` for a choice that can't be read.
+    """
+    counting = _counting(run_dir)
+    kept = {name for choice in counting for name in choice["keep"]}
+    # What two machines chose against one another is no choice: the conflict is open again.
+    return {name for choice in counting for name in choice["aside"]} - kept
+
+
+def kept_by_choice(run_dir: Path) -> set[str]:
+    """Names of the chunks that a user has chosen; raises as `set_aside_by_choice` does."""
+    counting = _counting(run_dir)
+    aside = {name for choice in counting for name in choice["aside"]}
+    return {name for choice in counting for name in choice["keep"]} - aside
+
+
+def _counting(run_dir: Path) -> list[dict[str, list[str]]]:
+    """The choices that no later one replaces."""
+    choices = read_choices(run_dir)
+    replaced = {name for choice in choices.values() for name in choice["replaces"]}
+    return [choice for name, choice in choices.items() if name not in replaced]
+
+
+def read_choices(run_dir: Path) -> dict[str, dict[str, list[str]]]:
+    """A run's choices by file name: chunks to `keep`, to leave `aside`, choices it `replaces`.
+
+    Raises `RecordError` for a file that is none.
+    """
+    paths = sorted((run_dir / "choices").glob("*.json"))
+    return {path.name: read_choice(path) for path in paths if not is_double(path.name)}
+
+
+def read_choice(path: Path) -> dict[str, list[str]]:
+    """One choice; raises `RecordError` for a file that is none or whose digest has changed."""
+    data = records.read_bytes(path)
+    choice = records.loads(data, where=str(path))
+    for field in ("keep", "aside", "replaces"):
+        those = choice.get(field) if isinstance(choice, dict) else None
+        if not isinstance(those, list) or not all(isinstance(name, str) for name in those):
             raise RecordError("is no choice between two chunks", where=str(path))
-        found |= set(aside)
-    return found
+    if path.name.split(".")[1:2] != [records.sha256_bytes(data)[:8]]:
+        raise RecordError("its bytes do not match its digest", where=str(path))
+    return dict(choice)
 
 
 def names(paths: Sequence[str]) -> str:

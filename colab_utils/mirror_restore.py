@@ -20,7 +20,7 @@ from colab_utils import checkpoints, fingerprints, records
 from colab_utils.errors import FingerprintMismatch, MirrorError, WorkbenchError
 from colab_utils.heartbeat import now
 from colab_utils.mirror_files import MACHINES, Scanner, StoredName, is_chunk, stored_name
-from colab_utils.mirror_ledger import Ledger, set_aside_by_choice
+from colab_utils.mirror_ledger import Ledger, kept_by_choice, set_aside_by_choice
 from colab_utils.mirror_store import Store, machine_id
 from colab_utils.run_directory import RunDirectory
 
@@ -287,10 +287,15 @@ def _bring_chunks(
 
 def _bring_snapshots(found: Survey, directory: RunDirectory, brought: list[str]) -> None:
     """The newest whole snapshot of every other file that is not here."""
-    newest = {s.path: s for s in found.of("snapshot") if s.path != "run.json"}
+    out = _out_by_choice(found, directory)
+    newest = {s.path: s for s in found.of("snapshot") if s.path != "run.json" and s not in out}
     for path, stored in newest.items():
         # Verdicts without the record of their scoring, or the reverse, say nothing.
-        pair = {"verdicts.jsonl": "scoring.json", "scoring.json": "verdicts.jsonl"}
+        pair = {
+            "verdicts.jsonl": "scoring.json",
+            "replays.jsonl": "scoring.json",
+            "scoring.json": "verdicts.jsonl",
+        }
         other = pair.get(PurePosixPath(path).name)
         beside = str(PurePosixPath(path).with_name(other)) if other else None
         if beside and beside not in newest and not (directory.path / beside).exists():
@@ -301,6 +306,27 @@ def _bring_snapshots(found: Survey, directory: RunDirectory, brought: list[str])
             # So that its name on the mirror stays the same.
             os.utime(target, (stored.stamp, stored.stamp))
             brought.append(path)
+
+
+def _out_by_choice(found: Survey, directory: RunDirectory) -> set[StoredName]:
+    """Snapshots of answers that were joined before another chunk was chosen, and verdicts on them.
+
+    They stay on the mirror; here the answers are joined again, and judged again.
+    """
+    chosen = [
+        records.read_bytes(directory.chunks / name)
+        for name in kept_by_choice(directory.path)
+        if (directory.chunks / name).exists()
+    ]
+    answers = found.of("snapshot", "responses.jsonl")
+    out = {s for s in answers if any(chunk not in found.whole[s] for chunk in chosen)}
+    digests = {records.sha256_bytes(found.whole[stored]) for stored in out}
+    for stored in found.of("snapshot"):
+        if PurePosixPath(stored.path).name == "scoring.json":
+            scoring = records.loads(found.whole[stored], where=stored.name)
+            if scoring["responses_sha256"] in digests:
+                out.add(stored)
+    return out
 
 
 def _write_if_missing(directory: RunDirectory, path: str, data: bytes, brought: list[str]) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import socket
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -121,10 +122,12 @@ def begin_segment(
     requests: int,
     gpu: dict[str, Any] | None,
     facts: dict[str, Any],
+    prompts_sha256: str,
 ) -> None:
     """Write run.json the first time; compare all settings and add a segment afterwards.
 
-    `facts` of this segment (self-tests, window, seconds by phase) are kept and never compared.
+    `prompts_sha256` is of all requests' prompts, in order (`prompts_digest`). `facts` of this
+    segment (self-tests, window, seconds by phase) are kept and never compared.
     """
     segment = {
         "started": now(),
@@ -149,6 +152,7 @@ def begin_segment(
             "run_fingerprint": fingerprints.fingerprint(settings),
             "run": settings,
             "requests": requests,
+            "prompts_sha256": prompts_sha256,
             "chunk_size": spec.operating.chunk_size,
             "require_smoke": spec.require_smoke,
             "manifests": {
@@ -164,6 +168,11 @@ def begin_segment(
         fingerprints.refuse_difference(run["run"], settings, where=str(directory.path))
     run["segments"].append(segment)
     _write_run(directory, run)
+
+
+def prompts_digest(prompts: Iterable[str]) -> str:
+    """SHA-256 over the SHA-256 of every request's prompt, in request order."""
+    return records.sha256_bytes("".join(prompts).encode())
 
 
 def complete(directory: RunDirectory, checkpoint: Checkpoint) -> str:

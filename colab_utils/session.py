@@ -30,7 +30,7 @@ from colab_utils.invariance import self_test
 from colab_utils.prompts import Prompt, load_tokenizer, render_all, stop_token_ids
 from colab_utils.responses import parse_responses
 from colab_utils.run_directory import RunDirectory
-from colab_utils.run_record import RunSpec, begin_segment
+from colab_utils.run_record import RunSpec, begin_segment, prompts_digest
 from colab_utils.samples import Dataset, Request
 from colab_utils.transformers_engine import TransformersEngine, import_transformers
 from colab_utils.weights import chat_template_text
@@ -171,8 +171,9 @@ class Session:
                 "kv_room_tokens": engine.kv_room_tokens(), "seconds": self._seconds,
             }  # fmt: skip
             begin_segment(
-                self._directory, spec, decoding, settings, len(self._requests), gpu, facts
-            )
+                self._directory, spec, decoding, settings, len(self._requests), gpu, facts,
+                prompts_digest(prompt.sha256 for prompt in prompts),
+            )  # fmt: skip
             self._stop.deferred = True
             self._progress.begin()
             self._heartbeat.enter("running")

@@ -88,17 +88,21 @@ def load_scorings(run_dir: Path) -> list[Scoring]:
 
     Raises `RecordError` naming file, line and field for what is torn, foreign or doubled.
     """
-    found = []
-    for path in sorted((run_dir / "scoring").glob("*/scoring.json")):
-        scoring = _validated(Scoring, records.read_json(path), where=str(path))
-        if not scoring.evaluator_fingerprint.startswith(path.parent.name):
-            raise RecordError(
-                f"has the evaluator fingerprint {scoring.evaluator_fingerprint}, which is not "
-                "its folder's",
-                where=str(path),
-            )
-        found.append(scoring.model_copy(update={"verdicts": _load_verdicts(path.parent)}))
-    return found
+    paths = sorted((run_dir / "scoring").glob("*/scoring.json"))
+    return [load_scoring(path.parent) for path in paths]
+
+
+def load_scoring(folder: Path) -> Scoring:
+    """The scoring of one folder; raises `RecordError` as `load_scorings` does."""
+    path = folder / "scoring.json"
+    scoring = _validated(Scoring, records.read_json(path), where=str(path))
+    if not scoring.evaluator_fingerprint.startswith(folder.name):
+        raise RecordError(
+            f"has the evaluator fingerprint {scoring.evaluator_fingerprint}, which is not "
+            "its folder's",
+            where=str(path),
+        )
+    return scoring.model_copy(update={"verdicts": _load_verdicts(folder)})
 
 
 def _load_verdicts(folder: Path) -> tuple[Verdict, ...]:

@@ -67,7 +67,7 @@ def copier(run: Path, root: Path, files: Files | None = None, machine: Any = Non
 def bring(root: Path, run: Path, files: Files | None = None, machine: Any = None) -> Restored:
     """Restore `run` from the folder `root`, by default on another machine."""
     store = FolderStore(root, FOLDER, files)
-    run.mkdir(exist_ok=True)
+    run.mkdir(parents=True, exist_ok=True)
     return restore(run, store, Ledger(run, f"{root}/{FOLDER}"), machine or THERE)
 
 

@@ -20,6 +20,7 @@ from colab_utils import mirror_restore, records
 from colab_utils.errors import FingerprintMismatch, MirrorError
 from colab_utils.mirror_ledger import Ledger, MirrorReader
 from colab_utils.mirror_store import FolderStore
+from colab_utils.repair import repair
 from colab_utils.run_directory import RunDirectory
 
 
@@ -162,3 +163,43 @@ def test_a_mount_that_vanished_is_not_made_again_on_this_disk(tmp_path, run):
     (told,) = reader.news()
     assert "1 files are on this machine only" in told and path.name in told
     assert state(run).local == (f"chunks/{path.name}",)
+
+
+def choose(run, keep: str) -> None:
+    # The data set of these runs is not there, so what is left is no concern here.
+    repair(run, keep=keep, say=lambda text: None)
+
+
+def test_a_choice_travels_and_two_against_one_another_are_none(tmp_path):
+    runs = {}
+    for machine in (HERE, THERE):
+        host = machine["host"]
+        run = make_run(tmp_path / host / FOLDER, chunks=1, host=host)
+        path = add_chunk(run, 2, text=f"from {host}", host=host)
+        copier(run, tmp_path / "drive", machine=machine).step(alive=False)
+        runs[host] = (run, path.name, machine)
+    names = [name for _, name, _ in runs.values()]
+    here, there = (run for run, _, _ in runs.values())
+    for run, _, machine in runs.values():
+        assert len(bring(tmp_path / "drive", run, machine=machine).conflicts) == 1
+    # Each machine trusts its own, and neither knows of the other's choice: the mirror is away.
+    (tmp_path / "drive").rename(tmp_path / "away")
+    for run, name, _ in runs.values():
+        choose(run, name.split(".")[1])
+        assert name in answers(run) and len(answers(run)) == 2
+    # A restore makes the folder that the user named.
+    (tmp_path / "drive").rmdir()
+    (tmp_path / "away").rename(tmp_path / "drive")
+    for run, _, machine in runs.values():
+        assert copier(run, tmp_path / "drive", machine=machine).step(alive=False)
+    third = {"host": "third", "boot": "3"}
+    back = tmp_path / "third" / FOLDER
+    assert len(bring(tmp_path / "drive", back, machine=third).conflicts) == 1
+    # A choice that has seen both ends it, everywhere.
+    choose(back, names[0].split(".")[1])
+    copier(back, tmp_path / "drive", machine=third).step(alive=False)
+    for run in (here, there):
+        assert bring(tmp_path / "drive", run).conflicts == ()
+        assert set(names) & set(answers(run)) == {names[0]}
+    kept = [p.name for p in (there / "chunks" / "set-aside").iterdir()]
+    assert any(name.endswith(names[1]) for name in kept)
