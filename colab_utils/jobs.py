@@ -13,6 +13,7 @@ One job a folder of runs: one model at a time has the GPU.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import re
@@ -246,23 +247,24 @@ def end_by_force(job: Job) -> None:
     launch.stop(job.spec.run_dir)
 
 
-def follow(job: Job, show: Callable[[JobProgress], None]) -> Job:
+async def follow(job: Job, show: Callable[[JobProgress], None]) -> Job:
     """Follow a job to its end and return it ended; an interrupt stops it.
 
     `show` is called twice a second. Raises nothing for a failed job: see `Job.error`.
     """
     try:
-        while (going := _again(job)) is not None:
-            show(progress(going))
-            time.sleep(_POLL_SECONDS)
-    except KeyboardInterrupt:
+        while _still(job):
+            show(progress(job))
+            await asyncio.sleep(_POLL_SECONDS)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        # A kernel turns its interrupt of a cell that awaits into a cancellation.
         stop(job)
         deadline = time.monotonic() + _STOP_SECONDS
-        while (going := _again(job)) is not None:
-            show(JobProgress("stopping: chunks that are finished stay committed"))
+        while _still(job):
+            show(JobProgress("stopping: what is finished is kept"))
             if time.monotonic() > deadline:
                 end_by_force(job)
-            time.sleep(_POLL_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
     return ended(job)
 
 
@@ -281,12 +283,12 @@ def ended(job: Job) -> Job:
     return Job(job.spec, False, None, "done", text=f"{status.done} of {status.total} answers")
 
 
-def _again(job: Job) -> Job | None:
-    """The same job if it is still going on."""
+def _still(job: Job) -> bool:
+    """Whether the same job is still going on."""
     if job.pid is None:
-        return job if RunDirectory(job.spec.run_dir).runner() is not None else None
+        return RunDirectory(job.spec.run_dir).runner() is not None
     going = current(job.spec.runs)
-    return going if going is not None and going.pid == job.pid else None
+    return going is not None and going.pid == job.pid
 
 
 def _read(runs: Path, experiment: str, model: str) -> Job | None:

@@ -1,18 +1,20 @@
 """The picker: choose a model, press a button, see how far it is. Text where there are no widgets.
 
-How the buttons and a watching cell work together. A kernel handles one message at a time, so while
-a cell runs no click arrives (ipykernel 6, Colab's); ipykernel 7 with JupyterLab 4.4 and newer hands
-clicks to a subshell, that is, to another thread of the kernel. Both must work, so:
+How the buttons and a watching cell work together. A kernel runs one cell at a time, and what a
+click sends is handled differently by its releases while a cell runs: ipykernel 6 (Colab's) lets it
+wait until the cell has ended; 7.0 hands it to a subshell, another thread of the kernel; 7.4 handles
+it on the kernel's event loop, where a cell that awaits lets it in. All must work, so:
 
 - a button starts its verb as a process (`jobs`) and returns at once: no callback runs long, and
   neither a kernel restart nor a closed tab ends what it started;
 - between cells a task on the kernel's own event loop reads the files once a second and updates the
-  widgets, in the same thread as cells and, on ipykernel 6, callbacks;
-- `watch()` blocks its cell to the end (Colab may take an idle machine away) and updates the widgets
-  itself; an interrupt stops the run. Where the kernel has subshells it also waits for a first click
-  and Stop works meanwhile; elsewhere it disables the buttons while it runs, says that an interrupt
-  stops, and with nothing to watch says what to do and returns. Pumping the kernel's own queue from
-  inside a cell would run other cells' requests inside this one, so that is not done;
+  widgets, in the same thread as cells and most callbacks;
+- `await watch()` keeps its cell running to the end (Colab may take an idle machine away), awaits
+  between two looks, and updates the widgets; an interrupt stops the run. On ipykernel 7 it also waits
+  for a first click, and Stop works meanwhile. On ipykernel 6 it disables the buttons while it runs and
+  says that an interrupt stops; with nothing to watch it says what to do and returns. Pumping that
+  kernel's queue from inside a cell would run other cells' requests inside this one, so that is not
+  done;
 - one lock is held whenever files are read into widgets, and what the front end writes (the two
   choices) is written only by callbacks, so that two threads never write one widget.
 
@@ -25,7 +27,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import threading
-import time
 from typing import Any, get_args
 
 from colab_utils import colab, jobs
@@ -144,8 +145,8 @@ class Picker:
             if self._front is not None:
                 self._front.render(self._view(going, progress))
 
-    def watch(self) -> None:
-        """Block until what is going on has ended, and do what `action` still asks for.
+    async def watch(self) -> None:
+        """Await until what is going on has ended, and do what `action` still asks for.
 
         An interrupt stops the run. A failure is told in one sentence; without widgets it is
         raised, so that a batch ends with its exit code.
@@ -156,15 +157,15 @@ class Picker:
                 self._start(self._queue.pop(0))
                 continue
             if job is None:
-                job = self._wait_for_a_click()
+                job = await self._wait_for_a_click()
             if job is None:
                 return
-            over = self._follow(job)
+            over = await self._follow(job)
             self._tell(over)
             if over.outcome != "done" or not self._queue:
                 return
 
-    def _wait_for_a_click(self) -> Job | None:
+    async def _wait_for_a_click(self) -> Job | None:
         if self._front is None or not handles_clicks_in_a_cell():
             print(_NOTHING if self._front else _no_buttons(self._parameters))
             return None
@@ -172,13 +173,13 @@ class Picker:
         try:
             while (job := self._going()) is None:
                 self.refresh()
-                time.sleep(_POLL_SECONDS)
-        except KeyboardInterrupt:
+                await asyncio.sleep(_POLL_SECONDS)
+        except (KeyboardInterrupt, asyncio.CancelledError):
             print("Nothing was going on, so nothing was stopped.")
             return None
         return job
 
-    def _follow(self, job: Job) -> Job:
+    async def _follow(self, job: Job) -> Job:
         line = ProgressLine()
 
         def show(progress: JobProgress) -> None:
@@ -187,7 +188,7 @@ class Picker:
 
         self._watching = True
         try:
-            over = jobs.follow(job, show)
+            over = await jobs.follow(job, show)
         finally:
             self._watching = False
         line.end(f"{job.spec.title}: {over.outcome}")

@@ -1,0 +1,102 @@
+"""The picker in real JupyterLab and real chromium, on the real engine; pictures are kept.
+
+JupyterLab and Playwright have an environment of their own (`make browser`). PICTURES names the
+folder that pictures go to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+
+from colab_utils import records
+from colab_utils.jobs import last
+from colab_utils.manifests import PROJECT, load_dataset_manifest
+from colab_utils.notebooks import NOTEBOOKS
+from colab_utils.run_directory import RunDirectory
+
+MODEL = "smollm2-135m-instruct"
+SCRIPTS = Path(__file__).parents[1] / "browser"
+BROWSER_PYTHON = PROJECT / ".envs" / "browser" / "bin" / "python"
+COLAB_PYTHON = PROJECT / ".envs" / "colab-kernel" / "bin" / "python"
+SAMPLES_A_TASK = 3
+
+
+@pytest.fixture(scope="module")
+def chromium() -> str:
+    found = shutil.which("chromium")
+    if found is None or not BROWSER_PYTHON.exists():
+        pytest.skip("no chromium or no environment for it: run `make browser`")
+    return found
+
+
+@pytest.fixture
+def pictures(tmp_path, request) -> Path:
+    """Where pictures of this test go."""
+    return Path(os.environ.get("PICTURES") or tmp_path / "pictures") / request.node.name
+
+
+def small_experiment(folder: Path) -> Path:
+    """The embedded experiment on a part of its samples, with a second model to choose from."""
+    full = load_dataset_manifest("embedded")
+    kept: dict[str, list[dict]] = {}
+    for line in records.read_jsonl(full.file_path):
+        kept.setdefault(line["benchmark"], []).append(line)
+    lines = [line for group in kept.values() for line in group[:SAMPLES_A_TASK]]
+    data = records.encode_lines(lines)
+    (folder / "part.jsonl").write_bytes(data)
+    manifest = full.model_dump(mode="json") | {
+        "name": "part", "file": "part.jsonl", "sha256": records.sha256_bytes(data),
+        "samples": dict.fromkeys(kept, SAMPLES_A_TASK),
+    }  # fmt: skip
+    manifest["databases"]["folder"] = str(PROJECT / "data" / "databases")
+    dataset = folder / "part.yaml"
+    dataset.write_text(yaml.safe_dump(manifest, allow_unicode=True), encoding="utf-8")
+    experiment = yaml.safe_load((PROJECT / "manifests/experiments/embedded.yaml").read_text())
+    experiment |= {"name": "small", "dataset": str(dataset), "models": ["qwen3-8b", MODEL]}
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(experiment), encoding="utf-8")
+    return path
+
+
+def notebook_with(folder: Path, **parameters: object) -> str:
+    """A copy of the notebook whose parameters cell says something else."""
+    notebook = nbformat.read(NOTEBOOKS / "pick_model.ipynb", as_version=4)
+    cell = next(c for c in notebook.cells if "parameters" in c.metadata.get("tags", []))
+    cell.source += "".join(f"\n{name} = {value!r}" for name, value in parameters.items())
+    nbformat.write(notebook, folder / "pick_model.ipynb")
+    return "pick_model.ipynb"
+
+
+def drive(script: str, *arguments: object) -> None:
+    """Run one of tests/browser's scripts; fails with what it said."""
+    command = [str(BROWSER_PYTHON), str(SCRIPTS / script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
+@pytest.mark.slow
+def test_from_the_first_click_to_the_report(engine_python, chromium, pictures, tmp_path):
+    runs = tmp_path / "runs"
+    name = notebook_with(
+        tmp_path,
+        EXPERIMENT=str(small_experiment(tmp_path)),
+        MODEL="qwen3-8b",
+        RUNS=str(runs),
+        REPLAY=0,
+    )
+    drive("whole_job.py", BROWSER_PYTHON, sys.executable, tmp_path, name, chromium, pictures, MODEL)
+    full = RunDirectory(runs / "small" / MODEL / "full")
+    # The restart in the middle ended nothing: one engine process answered all.
+    assert full.is_complete() and len(full.read_run()["segments"]) == 1
+    assert last(runs, "small", MODEL).outcome == "done"
+    assert (full.path / "report" / "report.html").exists()
+    assert len(list(pictures.glob("*.png"))) == 8, json.dumps(sorted(map(str, pictures.iterdir())))
