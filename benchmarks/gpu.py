@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -48,7 +49,7 @@ WORK = Path(os.environ.get("BENCH_WORK", "/tmp/bench"))
 
 def say(**record: Any) -> None:
     """One line of result."""
-    print("RESULT " + json.dumps(record), flush=True)
+    print("RESULT " + json.dumps({**record, "at": time.strftime("%H:%M:%S")}), flush=True)
 
 
 class Side:
@@ -75,6 +76,8 @@ class Side:
         )
         began = time.perf_counter()
         import_engine()
+        if given.kv_gib:
+            _give_kv_room(given.kv_gib)
         imported = time.perf_counter()
         tokenizer = load_tokenizer(folder, spec.model)
         self.prompts = render_all(
@@ -110,7 +113,7 @@ class Side:
             max_num_seqs=operating.max_num_seqs,
             max_num_batched_tokens=operating.max_num_batched_tokens,
             enable_prefix_caching=True, generation_config="vllm",
-            enforce_eager=self.given.shape == "tiny",
+            enforce_eager=self.given.shape == "tiny", **_kv_room(self.given.kv_gib),
         )  # fmt: skip
 
     def warm(self) -> None:
@@ -162,6 +165,17 @@ class Side:
         return checkpoints.join(found, directory.responses)
 
 
+def _kv_room(gib: float) -> dict[str, int]:
+    return {"kv_cache_memory_bytes": int(gib * 2**30)} if gib else {}
+
+
+def _give_kv_room(gib: float) -> None:
+    """Tell the product's engine its KV room: two engines that start at once can't measure it."""
+    import vllm
+
+    vllm.EngineArgs = partial(vllm.EngineArgs, **_kv_room(gib))  # type: ignore[misc]
+
+
 def serve(given: argparse.Namespace) -> None:
     """Load once, then do what each line of standard input says."""
     side = Side(given)
@@ -177,8 +191,10 @@ def serve(given: argparse.Namespace) -> None:
         elif what == "test":
             digest = str(self_test(side.engine, side.prompts, mode=given.mode))
         else:
-            chunk, window = (int(word) for word in what.split()[1:])
-            digest = side.loop(WORK / f"runs-{os.getpid()}-{number}", chunk, window or None)
+            chunk, window, *count = (int(word) for word in what.split()[1:])
+            run_dir = WORK / f"runs-{os.getpid()}-{number}"
+            few = side.prompts[: count[0]] if count else None
+            digest = side.loop(run_dir, chunk, window or None, few)
         seconds = round(time.perf_counter() - began, 2)
         say(what=what, side=given.side, mode=given.mode, seconds=seconds, digest=digest)
         print("READY", flush=True)
@@ -188,14 +204,14 @@ class Other:
     """A `serve` process that is asked one thing at a time."""
 
     def __init__(
-        self, given: argparse.Namespace, side: str, *, seqs: int = 0, utilization: float = 0
+        self, given: argparse.Namespace, side: str, *, seqs: int = 0, kv_gib: float = 0
     ) -> None:
         mode = given.mode if side == "product" else "compiled"
         log = given.out / f"{side}.log"
         command = [
             sys.executable, __file__, "serve", "--side", side, "--mode", mode,
             "--shape", given.shape, "--samples", str(given.samples),
-            "--utilization", str(utilization or given.utilization),
+            "--utilization", str(given.utilization), "--kv-gib", str(kv_gib),
             "--max-num-seqs", str(seqs or given.max_num_seqs),
             "--batched", str(given.batched),
         ]  # fmt: skip
@@ -230,16 +246,14 @@ class Other:
 
 def speed(given: argparse.Namespace) -> None:
     """Alternating rounds of ordinary call, product and invariant call."""
-    # One after the other: two at once confuse vLLM's measure of free memory.
-    ordinary = Other(given, "ordinary")
+    began = time.perf_counter()
+    ordinary = Other(given, "ordinary", kv_gib=given.kv_gib)
+    product = Other(given, "product", seqs=given.product_seqs, kv_gib=given.product_kv_gib)
     ordinary.wait()
-    ordinary.ask("warm")
-    product = Other(
-        given, "product", seqs=given.product_seqs, utilization=given.product_utilization
-    )
     product.wait()
-    product.ask("test")
+    ordinary.ask("warm")
     product.ask("warm")
+    product.ask("test")
     windows = [int(window) for window in given.windows.split(",")]
     names = {window: f"product, window {window or 'chosen'}" for window in windows}
     seconds: dict[str, list[float]] = {
@@ -247,21 +261,25 @@ def speed(given: argparse.Namespace) -> None:
         **{name: [] for name in names.values()},
         "invariant call": [],
     }
-    for _ in range(given.rounds):
-        seconds["ordinary"].append(ordinary.ask("call")["seconds"])
-        for window, name in names.items():
-            seconds[name].append(product.ask(f"loop 32 {window}")["seconds"])
-        seconds["invariant call"].append(product.ask("loop 32 100000")["seconds"])
-    medians = {name: median(values) for name, values in seconds.items()}
+    steps = [("ordinary", "call"), *((name, f"loop 32 {w}") for w, name in names.items())]
+    steps.append(("invariant call", "loop 32 100000"))
+    for number in range(given.rounds * len(steps)):
+        name, what = steps[number % len(steps)]
+        longest = max(seconds[name], default=0)
+        if time.perf_counter() - began + longest > given.limit_s:
+            break
+        side = ordinary if name == "ordinary" else product
+        seconds[name].append(side.ask(what)["seconds"])
+    medians = {name: median(values) for name, values in seconds.items() if values}
+
+    def against(other: str) -> dict[str, float]:
+        measured = [name for name in names.values() if name in medians and other in medians]
+        return {name: round(medians[other] / medians[name], 2) for name in measured}
+
     say(
         what="speed", shape=given.shape, requests=given.samples * 5, mode=given.mode,
         seconds=seconds, medians=medians,
-        against_ordinary={
-            name: round(medians["ordinary"] / medians[name], 2) for name in names.values()
-        },
-        against_invariant_call={
-            name: round(medians["invariant call"] / medians[name], 2) for name in names.values()
-        },
+        against_ordinary=against("ordinary"), against_invariant_call=against("invariant call"),
     )  # fmt: skip
     ordinary.end()
     product.end()
@@ -354,7 +372,9 @@ def main() -> None:
     parser.add_argument("--utilization", type=float, default=0.42)
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--product-seqs", type=int, default=0, help="0: as the ordinary side")
-    parser.add_argument("--product-utilization", type=float, default=0.0)
+    parser.add_argument("--kv-gib", type=float, default=0.0, help="0: as vLLM measures it")
+    parser.add_argument("--product-kv-gib", type=float, default=0.0)
+    parser.add_argument("--limit-s", type=float, default=1e9, help="no further step after it")
     parser.add_argument("--windows", default="0", help="chunks in flight; 0: the program's choice")
     parser.add_argument("--batched", type=int, default=16384)
     parser.add_argument("--out", type=Path, default=Path("out"))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from colab_utils import colab, environments
 from colab_utils.engine import Operating
 from colab_utils.errors import WorkbenchError
-from colab_utils.fit import LEAST_CAPABILITY, gpu_fit, verdicts_by_card
+from colab_utils.fit import INSTEAD, gpu_fit, lacks_bf16, verdicts_by_card
 from colab_utils.manifests import (
     PROJECT,
     ExperimentManifest,
@@ -106,8 +106,8 @@ def _gpu(gpu: dict[str, Any] | None, manifest: ExperimentManifest) -> Finding:
     if gpu is None:
         return Finding("GPU", "error", "none; choose a GPU runtime (an L4 or newer)")
     text = f"{gpu['name']}, {gpu['memory_bytes'] / 2**30:.1f} GiB, driver {gpu['driver']}"
-    if gpu["compute_capability"] < LEAST_CAPABILITY:
-        return Finding("GPU", "error", f"{text}: has no BF16; choose an L4 or newer")
+    if lacks_bf16(manifest, gpu["compute_capability"]):
+        return Finding("GPU", "error", f"{text}: has no BF16; {INSTEAD}")
     fitting = environments.choose_lock(gpu["driver"])
     if fitting != manifest.engine_lock:
         return Finding("GPU", "error", f"{text}: needs {fitting}, not {manifest.engine_lock}")

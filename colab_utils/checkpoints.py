@@ -7,16 +7,18 @@ that is whole or absent and never changes. Its bytes follow from its responses a
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from colab_utils import records
 from colab_utils.errors import ChunkConflict, RecordError
 from colab_utils.responses import Response, check_request_ids, parse_responses
 
-_NAME = re.compile(r"(\d{5,})-(\d{5,})\.([0-9a-f]{8})\.jsonl")
+CHUNK_NAME = re.compile(r"(\d{5,})-(\d{5,})\.([0-9a-f]{8})\.jsonl")
+CHOOSE = "choose one: `repair RUN_DIR --keep DIGEST`; the other is moved aside, never deleted"
 _SET_ASIDE = "set-aside"
 
 
@@ -80,7 +82,7 @@ def verify(folder: Path, request_ids: Sequence[str]) -> Checkpoint:
     whole: list[tuple[ChunkRange, Path]] = []
     torn: dict[Path, str] = {}
     for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else []:
-        match = _NAME.fullmatch(path.name)
+        match = CHUNK_NAME.fullmatch(path.name)
         if match is None:
             torn[path] = "its name is not FIRST-LAST.DIGEST.jsonl"
             continue
@@ -92,24 +94,58 @@ def verify(folder: Path, request_ids: Sequence[str]) -> Checkpoint:
             continue
         whole.append((chunk, path))
     whole.sort()
-    for (chunk, path), (following, other) in pairwise(whole):
-        if following.first <= chunk.last:
-            raise ChunkConflict(
-                f"{path.name} and {other.name} both answer requests "
-                f"{following.first} to {min(chunk.last, following.last)}",
-                where=str(folder),
-                mend="move the one you do not trust out of the folder",
-            )
+    for first, second in conflicts([path.name for _, path in whole]):
+        timeline = records.read_log(folder.parent / "timeline.jsonl")
+        raise ChunkConflict(
+            conflict_sentence(first, second, timeline), where=str(folder), mend=CHOOSE
+        )
     return Checkpoint(dict(whole), torn)
+
+
+def range_of(name: str) -> ChunkRange:
+    """The requests that a chunk's name says it answers; the name must be a chunk's."""
+    first, last = name.split(".")[0].split("-")
+    return ChunkRange(int(first), int(last))
+
+
+def conflicts(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Pairs of chunk names that answer a request both, in request order."""
+    ordered = sorted((range_of(name), name) for name in set(names))
+    return [
+        (name, other)
+        for (chunk, name), (following, other) in pairwise(ordered)
+        if following.first <= chunk.last
+    ]
+
+
+def conflict_sentence(first: str, second: str, timeline: Sequence[dict[str, Any]]) -> str:
+    """Which requests two chunks both answer, and who wrote each, as the timeline says."""
+    one, two = range_of(first), range_of(second)
+    return (
+        f"{first} ({_writer(first, timeline)}) and {second} ({_writer(second, timeline)}) both "
+        f"answer requests {max(one.first, two.first)} to {min(one.last, two.last)}"
+    )
+
+
+def _writer(name: str, timeline: Sequence[dict[str, Any]]) -> str:
+    for line in reversed(timeline):
+        if line.get("event") == "committed" and line.get("file") == name:
+            return f"process {line.get('pid')} on {line.get('host')}, {line.get('at')}"
+    return "writer unknown"
 
 
 def set_aside(checkpoint: Checkpoint) -> None:
     """Move torn chunks into `set-aside/`, keeping them; their requests will be run again."""
     for path in checkpoint.torn:
-        folder = path.parent / _SET_ASIDE
-        folder.mkdir(exist_ok=True)
-        count = sum(1 for _ in folder.iterdir())
-        path.rename(folder / f"{count:03d}-{path.name}")
+        move_aside(path)
+
+
+def move_aside(path: Path) -> Path:
+    """Move a file or folder into `set-aside/` beside it, under a name of its own; return that."""
+    folder = path.parent / _SET_ASIDE
+    folder.mkdir(exist_ok=True)
+    count = sum(1 for _ in folder.iterdir())
+    return path.rename(folder / f"{count:03d}-{path.name}")
 
 
 def join(checkpoint: Checkpoint, target: Path) -> str:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from colab_utils.engine_modes import Mode
+from colab_utils.fit import sequences_in_a_step
 from colab_utils.manifests import Decoding, ModelManifest
 from colab_utils.prompts import Prompt
 
@@ -25,8 +27,9 @@ class Operating(BaseModel):
 
     `gpu_memory_utilization` is a share of the GPU's memory; `cpu_kv_cache_gib` the KV cache
     of the CPU backend in GiB; `max_num_batched_tokens` and `max_num_seqs` bound one step.
-    `window` counts chunks in flight where answers do not depend on batching, None for the
-    program's choice from the KV cache's room; elsewhere chunks run one after another.
+    `window` is how many chunks' worth of requests the engine holds where answers do not depend on
+    batching, None for the program's choice from the KV cache's room; elsewhere chunks run one
+    after another.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -38,6 +41,17 @@ class Operating(BaseModel):
     window: int | None = Field(default=None, ge=1)
     max_num_seqs: int = Field(default=256, ge=1)
     max_num_batched_tokens: int = Field(default=16384, ge=64)
+
+
+def operating_for(model: ModelManifest, gpu: dict[str, Any] | None, chunk_size: int) -> Operating:
+    """Operating settings for a model on a probed GPU, or on the CPU where that is None."""
+    if gpu is None:
+        return Operating(chunk_size=chunk_size, max_num_batched_tokens=2048)
+    return Operating(
+        chunk_size=chunk_size,
+        max_num_batched_tokens=model.max_num_batched_tokens,
+        max_num_seqs=sequences_in_a_step(model, gpu["memory_bytes"]),
+    )
 
 
 @dataclass(frozen=True)
@@ -84,6 +98,28 @@ def set_engine_environment(
 def import_engine() -> None:
     """Import vllm, which takes many seconds; call `set_engine_environment` before."""
     import vllm  # noqa: F401
+
+
+class AnsweringEngine(Protocol):
+    """What the run loop asks of an engine, whichever it is."""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests added and not yet finished."""
+
+    def add(
+        self, request_id: str, token_ids: Sequence[int], *, max_tokens: int | None = None
+    ) -> None:
+        """Queue one request."""
+
+    def step(self) -> list[Answer]:
+        """Go on a little; the answers that finished."""
+
+    def reset_prefix_cache(self) -> None:
+        """Forget what earlier requests left."""
+
+    def sequences_at_once(self, prompts: Sequence[Prompt], *, answer_tokens: int) -> int:
+        """How many such requests run at once."""
 
 
 class Engine:
@@ -179,10 +215,14 @@ class Engine:
     def sequences_at_once(self, prompts: Sequence[Prompt], *, answer_tokens: int) -> int:
         """How many such requests run at once, with answers of so many tokens.
 
-        Bounded by the KV cache's room and by max_num_seqs; shared prefixes are not counted.
+        Bounded by the KV cache's room and by max_num_seqs. What neighbours share at their
+        beginning is held once, by the prefix cache.
         """
-        lengths = [len(prompt.token_ids) for prompt in prompts if prompt.rejected is None]
-        each = sum(lengths) / max(len(lengths), 1) + answer_tokens
+        given = [prompt.token_ids for prompt in prompts if prompt.rejected is None]
+        own = sum(map(len, given)) - sum(
+            _shared_beginning(left, right) for left, right in pairwise(given)
+        )
+        each = max(1, own / max(len(given), 1) + answer_tokens)
         return max(1, min(self._operating.max_num_seqs, int(self.kv_room_tokens() / each)))
 
     def add(
@@ -223,6 +263,11 @@ class Engine:
     def reset_prefix_cache(self) -> None:
         """Empty the prefix cache, so that what follows does not depend on what came before."""
         self._engine.reset_prefix_cache()
+
+
+def _shared_beginning(left: Sequence[int], right: Sequence[int]) -> int:
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
 def _attention_backend(config: Any) -> str:

@@ -82,6 +82,23 @@ class ChunkConflict(RunDirectoryError):
     """One request range has chunks with two digests; the user must choose."""
 
 
+class MirrorError(WorkbenchError):
+    """A mirror could not be read or written now; what is on this machine is not touched by it.
+
+    `gone` says that the whole mirror does not answer, not one file of it alone.
+    """
+
+    def __init__(
+        self, problem: str, *, where: str = "", mend: str = "", gone: bool = False
+    ) -> None:
+        self.gone = gone
+        super().__init__(problem, where=where, mend=mend)
+
+
+class VerificationFailed(WorkbenchError):
+    """Files of a run are not what its digests and fingerprints say."""
+
+
 class SmokeNotPassed(InputError):
     """A full run was asked for before the smoke gate passed under the same decoding."""
 
@@ -92,6 +109,10 @@ class SmokeFailed(WorkbenchError):
 
 class EngineFailed(WorkbenchError):
     """The engine did not start, or ended before the run was complete."""
+
+
+class EngineStalled(EngineFailed):
+    """The engine process gave no sign of life, or finished no step, for too long; it was ended."""
 
 
 class RunStopped(WorkbenchError):

@@ -1,8 +1,10 @@
 """Keep one engine fed with chunks, and hand on each chunk when its last answer has come.
 
 With a window of 1 chunks run one after another, each from an empty prefix cache, so that a
-resumed run repeats an undisturbed one on any backend. With a larger window several chunks are in
-flight: only for engines whose answers do not depend on batching.
+resumed run repeats an undisturbed one on any backend. With a larger window the engine holds so many
+chunks' worth of requests at any time: only for engines whose answers do not depend on batching.
+Requests are counted, not chunks: most of an open chunk is soon answered, and a window of open
+chunks would leave the engine half empty while it waits for the longest answer of each.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 
 from colab_utils import checkpoints, records
 from colab_utils.checkpoints import ChunkRange
-from colab_utils.engine import Answer, Engine
+from colab_utils.engine import Answer, AnsweringEngine
 from colab_utils.errors import EngineFailed
 from colab_utils.prompts import Prompt
 from colab_utils.responses import Response
@@ -45,18 +47,17 @@ class Feed:
         return [response(p, self.answers.get(p.request.request_id)) for p in self.members]
 
 
-def choose_window(engine: Engine, prompts: Sequence[Prompt], chunk_size: int) -> int:
-    """Chunks in flight that keep an engine busy while the last answers of some are awaited.
+def choose_window(engine: AnsweringEngine, prompts: Sequence[Prompt], chunk_size: int) -> int:
+    """Chunks' worth of requests that keep an engine full: what runs at once, and one to follow.
 
-    Half as many again as could run at once if answers were short: too few starve the engine,
-    while waiting requests cost nothing but a weaker sharing of prefixes.
+    Too few starve the engine; more that wait weaken the sharing of prefixes.
     """
     at_once = engine.sequences_at_once(prompts, answer_tokens=0)
-    return max(2, math.ceil(1.5 * at_once / chunk_size))
+    return math.ceil(at_once / chunk_size) + 1
 
 
 def answered_chunks(
-    engine: Engine,
+    engine: AnsweringEngine,
     chunks: Sequence[ChunkRange],
     prompts: Sequence[Prompt],
     *,
@@ -64,16 +65,20 @@ def answered_chunks(
     on_given: Callable[[Feed], None],
     on_step: Callable[[list[Answer]], None],
 ) -> Iterator[Feed]:
-    """Yield each chunk when its last answer has come, at most `window` of them in flight.
+    """Yield each chunk when its last answer has come.
 
+    The engine gets the next chunk when the requests with it and that chunk's are at most
+    `window` chunks' worth. At most twice as many chunks are open, so that a kill costs no more.
     `on_given` hears of a chunk before the engine does; `on_step` gets the answers of each step
     and may raise to end the run between two steps.
     """
     waiting = deque(chunks)
     owner: dict[str, Feed] = {}
     in_flight = 0
+    most_requests = window * max((len(chunk) for chunk in chunks), default=0)
+    most_chunks = 1 if window == 1 else 2 * window
     while waiting or in_flight:
-        while waiting and in_flight < window:
+        while waiting and in_flight < most_chunks and len(owner) + len(waiting[0]) <= most_requests:
             chunk = waiting.popleft()
             feed = Feed(chunk, prompts[chunk.first : chunk.last + 1], time.monotonic())
             on_given(feed)

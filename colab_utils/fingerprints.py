@@ -6,14 +6,14 @@ from typing import Any
 
 from colab_utils import records
 from colab_utils.errors import FingerprintMismatch
-from colab_utils.manifests import Decoding, ModelManifest
+from colab_utils.manifests import ExperimentManifest, ModelManifest
 from colab_utils.prompts import PROMPT_RULES
 
 _MISSING = "(none)"
 
 
 def decoding_settings(
-    model: ModelManifest, decoding: Decoding, *, engine: str, digests: dict[str, str]
+    model: ModelManifest, experiment: ExperimentManifest, *, digests: dict[str, str]
 ) -> dict[str, Any]:
     """All that decides an answer and holds for every data set; the smoke gate compares it.
 
@@ -21,9 +21,10 @@ def decoding_settings(
     """
     pinned = model.model_dump(mode="json")
     return {
-        "engine": engine,
+        "engine": experiment.engine,
         "model": {
-            **{key: pinned[key] for key in ("repo", "revision", "precision", "max_model_len")},
+            **{key: pinned[key] for key in ("repo", "revision", "max_model_len")},
+            "precision": experiment.precision,
             "trust_remote_code": model.trust_remote_code,
             "files": digests,
         },
@@ -41,7 +42,7 @@ def decoding_settings(
             },
         },
         "decoding": {
-            **decoding.model_dump(mode="json"),
+            **experiment.decoding.model_dump(mode="json"),
             "repetition_penalty": model.repetition_penalty,
         },
     }

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from colab_utils.engine import Engine
+from colab_utils.engine import AnsweringEngine
 from colab_utils.prompts import Prompt
 
 CHOSEN = 16
@@ -58,7 +58,7 @@ def can_be_invariant(gpu: dict[str, Any] | None) -> bool:
     return gpu is not None and float(str(gpu["compute_capability"])) >= LEAST_CAPABILITY
 
 
-def self_test(engine: Engine, prompts: Sequence[Prompt], *, mode: str) -> SelfTest:
+def self_test(engine: AnsweringEngine, prompts: Sequence[Prompt], *, mode: str) -> SelfTest:
     """Compare answers under other batchings on a loaded engine."""
     began = time.monotonic()
     usable = [prompt for prompt in prompts if prompt.rejected is None]
@@ -94,7 +94,7 @@ def spread(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
     return [prompts[number * len(prompts) // count] for number in range(count)]
 
 
-def _answer(engine: Engine, prompts: Sequence[Prompt]) -> dict[str, list[int]]:
+def _answer(engine: AnsweringEngine, prompts: Sequence[Prompt]) -> dict[str, list[int]]:
     """Token ids by request, all prompts given at once."""
     for prompt in prompts:
         engine.add(prompt.request.request_id, prompt.token_ids, max_tokens=TOKENS)

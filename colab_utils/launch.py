@@ -17,7 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from colab_utils import errors, records
-from colab_utils.errors import EngineFailed, RunDirectoryError, RunStopped, WorkbenchError
+from colab_utils.errors import (
+    EngineFailed,
+    EngineStalled,
+    RunDirectoryError,
+    RunStopped,
+    WorkbenchError,
+)
 from colab_utils.failures import explain
 from colab_utils.heartbeat import now
 from colab_utils.lock import busy
@@ -29,6 +35,7 @@ Show = Callable[[RunStatus], None]
 
 _POLL_SECONDS = 0.5
 _TERM_SECONDS = 20.0
+_TERM_STALLED_SECONDS = 5.0
 _LOG_BYTES = 1 << 20
 # The engine process prints its own error as "Class: sentence".
 _OWN_ERRORS: dict[str, type[WorkbenchError]] = {
@@ -41,13 +48,18 @@ _SEGMENT = "=== engine process started"
 _SECRET = ("TOKEN", "SECRET", "PASSW", "_KEY", "_PAT", "CREDENTIAL", "SSH_AUTH_SOCK")
 
 
-def engine_environment() -> dict[str, str]:
-    """Environment of an engine process: this one's, without secrets, offline."""
-    kept = {
+def without_secrets() -> dict[str, str]:
+    """This process's environment without tokens, keys and passwords."""
+    return {
         name: value
         for name, value in os.environ.items()
         if name == "PATH" or not any(word in name.upper() for word in _SECRET)
     }
+
+
+def engine_environment() -> dict[str, str]:
+    """Environment of an engine process: this one's, without secrets, offline."""
+    kept = without_secrets()
     # The engine interpreter has its own packages; a notebook's settings must not leak in.
     for name in ("PYTHONPATH", "PYTHONHOME", "MPLBACKEND"):
         kept.pop(name, None)
@@ -100,13 +112,18 @@ def start(spec: RunSpec, engine_python: Path) -> subprocess.Popen[bytes]:
 
 
 def watch(
-    run_dir: Path, child: subprocess.Popen[bytes] | None = None, *, show: Show | None = None
+    run_dir: Path,
+    child: subprocess.Popen[bytes] | None = None,
+    *,
+    show: Show | None = None,
+    stall_seconds: float | None = None,
 ) -> RunStatus:
     """Follow a run to its end and return its last status; attaches to one started elsewhere.
 
     `child` is the process `start` returned, if this process started it. An interrupt
     (Ctrl-C, a notebook's stop button) stops the run. Raises `EngineFailed` with the cause
-    when the run ended without being complete, or the run's own error, and `RunStopped`.
+    when the run ended without being complete, or the run's own error, and `RunStopped`. A `child`
+    that stands still for `stall_seconds` is ended: `EngineStalled`.
     """
     directory = RunDirectory(run_dir)
     try:
@@ -117,6 +134,8 @@ def watch(
             ended = child.poll() is not None if child is not None else not status.alive
             if ended:
                 return _outcome(directory, child)
+            if child is not None and stall_seconds is not None:
+                _end_stalled(directory, child, status, stall_seconds)
             time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
         # In its first seconds a child holds no lock yet, so it is ended by its own number.
@@ -141,6 +160,11 @@ def status_text(status: RunStatus) -> str:
     )
     if doing is not None:
         return f"{doing} ({beat.get('phase_seconds', 0):.0f} s)"
+    if status.stalled:
+        return (
+            f"stalled in phase {status.phase} at {status.done}/{status.total}: no sign of life for "
+            f"{status.silent_seconds:.0f} s"
+        )
     parts = [f"{status.phase}: {status.done}/{status.total}"]
     if status.phase == "running":
         parts.append(f"{beat.get('in_flight', 0)} in flight")
@@ -173,6 +197,31 @@ def stop(run_dir: Path, *, term_seconds: float = _TERM_SECONDS) -> bool:
             mend="stop it as that user",
         ) from error
     return True
+
+
+def last_log_lines(directory: RunDirectory, count: int = 3) -> str:
+    """The last lines of the engine's log that say something, in one line."""
+    lines = [line.strip() for line in _last_segment(directory).splitlines()]
+    return " | ".join([line for line in lines if line][-count:])
+
+
+def _end_stalled(
+    directory: RunDirectory,
+    child: subprocess.Popen[bytes],
+    status: RunStatus,
+    stall_seconds: float,
+) -> None:
+    # Until its first own sign of life the last beat is an earlier segment's.
+    if status.beat.get("pid") != child.pid or status.still_seconds < stall_seconds:
+        return
+    _end_group(child.pid, _TERM_STALLED_SECONDS)
+    child.wait()
+    raise EngineStalled(
+        f"stood still for {status.still_seconds:.0f} s in phase {status.phase} and was ended; its "
+        f"log ends: {last_log_lines(directory)}",
+        where=str(directory.path),
+        mend="start again to go on from the last committed chunk",
+    )
 
 
 def _end_group(pid: int, term_seconds: float) -> None:

@@ -89,8 +89,9 @@ class SmokeRule(_Strict):
 class ModelManifest(_Strict):
     """One model, pinned.
 
-    `locked` says that revision and file digests were confirmed with the hub; `unverified`
-    names the fields that were read in public copies only.
+    `max_num_batched_tokens` bounds one step of the engine on a GPU; it shapes what is compiled, so
+    that a run keeps it. `locked` says that revision and file digests were confirmed with the hub;
+    `unverified` names the fields that were read in public copies only.
     """
 
     name: str = Field(pattern=_NAME)
@@ -105,6 +106,7 @@ class ModelManifest(_Strict):
     architecture: Architecture
     precision: Literal["bfloat16"]
     max_model_len: int = Field(gt=0)
+    max_num_batched_tokens: int = Field(default=16384, ge=64)
     trust_remote_code: bool
     chat_template: Literal["tokenizer"] | ChatTemplateFile = "tokenizer"
     chat_template_kwargs: dict[str, str | bool | int] = {}
@@ -181,12 +183,17 @@ class Contrast(_Strict):
 
 
 class ExperimentManifest(_Strict):
-    """Models x data set x decoding under one engine lock, with its comparisons declared."""
+    """Models x data set x decoding under one engine lock, with its comparisons declared.
+
+    Another precision than the models' BF16 is a declared other decoding, for the reference engine
+    on cards that have no BF16.
+    """
 
     name: str = Field(pattern=_NAME)
     dataset: str
     models: tuple[str, ...] = Field(strict=False, min_length=1)
-    engine: Literal["vllm"]
+    engine: Literal["vllm", "transformers"]
+    precision: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     engine_lock: Literal[
         "requirements-cpu.txt", "requirements-colab.txt", "requirements-colab-cuda12.txt"
     ]
@@ -199,6 +206,8 @@ class ExperimentManifest(_Strict):
         names = [contrast.name for contrast in self.contrasts]
         if len(set(names)) != len(names) or len(set(self.models)) != len(self.models):
             raise ValueError("models and contrast names must each be distinct")
+        if self.engine == "vllm" and self.precision != "bfloat16":
+            raise ValueError(f"precision {self.precision} needs engine: transformers")
         for contrast in self.contrasts:
             if contrast.condition == contrast.base:
                 raise ValueError(f"contrast {contrast.name!r} compares a condition with itself")

@@ -77,6 +77,10 @@ def _refuse_doubled_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return record
 
 
+# Made once: json.loads would make one for each line.
+_STRICT = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_refuse_doubled_keys)
+
+
 def loads(data: bytes, *, where: str) -> Any:
     """Parse strict JSON bytes; `where` names the file and line for the error.
 
@@ -93,9 +97,7 @@ def loads(data: bytes, *, where: str) -> Any:
             f"byte {error.start} is not UTF-8", where=where, mend="save the file as UTF-8"
         ) from error
     try:
-        return json.loads(
-            text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_doubled_keys
-        )
+        return _STRICT.decode(text)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"is not strict JSON ({error})", where=where) from error
 

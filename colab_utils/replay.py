@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from colab_utils import records
-from colab_utils.engine import Answer, Engine
+from colab_utils.engine import Answer, AnsweringEngine
 from colab_utils.feeding import response
 from colab_utils.heartbeat import now
 from colab_utils.prompts import Prompt
@@ -28,7 +28,7 @@ def choose(prompts: Sequence[Prompt], count: int, *, seed: str) -> list[Prompt]:
 
 
 def replay(
-    engine: Engine,
+    engine: AnsweringEngine,
     prompts: Sequence[Prompt],
     committed: Mapping[str, Response],
     on_step: Callable[[list[Answer]], None],

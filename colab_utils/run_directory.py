@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from colab_utils import records
 from colab_utils.errors import RunDirectoryError
@@ -28,12 +28,27 @@ class RunStatus:
     life; `beat` is the last heartbeat line.
     """
 
+    # Three signs of life missed.
+    STALLED_SECONDS: ClassVar[float] = 60.0
+
     phase: str
     alive: bool
     done: int
     total: int
     silent_seconds: float | None
     beat: dict[str, Any]
+
+    @property
+    def still_seconds(self) -> float:
+        """Seconds in which a living run gave no sign of life, or its engine finished no step."""
+        if not self.alive or self.silent_seconds is None:
+            return 0.0
+        return float(self.beat.get("step_seconds", 0.0)) + self.silent_seconds
+
+    @property
+    def stalled(self) -> bool:
+        """Whether a living run has given no sign of life for a minute."""
+        return self.alive and (self.silent_seconds or 0.0) > self.STALLED_SECONDS
 
 
 @dataclass(frozen=True)

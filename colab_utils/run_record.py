@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from colab_utils import checkpoints, fingerprints, records
 from colab_utils.checkpoints import Checkpoint
 from colab_utils.engine import Operating
-from colab_utils.errors import EngineFailed
+from colab_utils.errors import ChunkConflict, EngineFailed
 from colab_utils.heartbeat import now
 from colab_utils.manifests import (
     PROJECT,
@@ -23,6 +23,7 @@ from colab_utils.manifests import (
     ModelManifest,
     load_dataset_manifest,
 )
+from colab_utils.mirror_ledger import open_conflicts
 from colab_utils.run_directory import FORMAT, RunDirectory
 
 
@@ -166,7 +167,15 @@ def begin_segment(
 
 
 def complete(directory: RunDirectory, checkpoint: Checkpoint) -> str:
-    """Join the chunks, record completion once, and return the SHA-256 of the answers."""
+    """Join the chunks, record completion once, and return the SHA-256 of the answers.
+
+    Raises `ChunkConflict` when a mirror holds another machine's answers to the same requests.
+    """
+    conflicts = open_conflicts(directory.path)
+    if conflicts:
+        raise ChunkConflict(
+            "; ".join(conflicts), where=str(directory.path), mend=checkpoints.CHOOSE
+        )
     digest = checkpoints.join(checkpoint, directory.responses)
     run = directory.read_run()
     if run is None:

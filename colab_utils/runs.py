@@ -40,9 +40,7 @@ def run(spec: RunSpec, heartbeat: Heartbeat, stop: Stop) -> str:
     requests = dataset.smoke_requests() if spec.kind == "smoke" else dataset.requests()
     request_ids = [request.request_id for request in requests]
     digests = check_weights(spec.model_folder, spec.model)
-    decoding = fingerprints.decoding_settings(
-        spec.model, spec.experiment.decoding, engine=spec.experiment.engine, digests=digests
-    )
+    decoding = fingerprints.decoding_settings(spec.model, spec.experiment, digests=digests)
     gpu = probe_gpu()
     earlier = directory.read_run()
     mode, invariant = _mode(spec, gpu, earlier)
@@ -95,8 +93,8 @@ def _mode(
     spec: RunSpec, gpu: dict[str, Any] | None, earlier: dict[str, Any] | None
 ) -> tuple[Mode, bool]:
     """The mode to try now, and whether batch invariance is asked of it."""
-    if engine_device() == "cpu":
-        # The CPU backend has no batch-invariant kernels and gains nothing from compilation.
+    if engine_device() == "cpu" or spec.experiment.engine == "transformers":
+        # Neither has batch-invariant kernels, and the CPU gains nothing from compilation.
         return EAGER, False
     if earlier is not None:
         return mode_named(earlier["run"]["mode"]), bool(earlier["run"]["batch_invariant"])

@@ -15,7 +15,13 @@ from typing import Any
 from colab_utils import checkpoints
 from colab_utils import replay as replaying
 from colab_utils.checkpoints import Checkpoint, ChunkRange
-from colab_utils.engine import Answer, Engine, import_engine, set_engine_environment
+from colab_utils.engine import (
+    Answer,
+    AnsweringEngine,
+    Engine,
+    import_engine,
+    set_engine_environment,
+)
 from colab_utils.engine_modes import Mode
 from colab_utils.errors import EngineFailed, RunStopped
 from colab_utils.feeding import ChunkWriter, answered_chunks, choose_window
@@ -26,6 +32,7 @@ from colab_utils.responses import parse_responses
 from colab_utils.run_directory import RunDirectory
 from colab_utils.run_record import RunSpec, begin_segment
 from colab_utils.samples import Dataset, Request
+from colab_utils.transformers_engine import TransformersEngine, import_transformers
 from colab_utils.weights import chat_template_text
 
 
@@ -39,16 +46,25 @@ class Progress:
         self.output_tokens = 0
         self._done_before = done
         self._began = time.monotonic()
+        self._stepped: float | None = None
 
     def begin(self) -> None:
         """Speed and time left count from here: loading is no answering."""
         self._began = time.monotonic()
 
+    def step(self) -> None:
+        """The engine finished a step."""
+        self._stepped = time.monotonic()
+
     def describe(self) -> dict[str, Any]:
         elapsed = max(time.monotonic() - self._began, 1e-9)
         fresh = self.done - self._done_before
         left = (self.total - self.done) * elapsed / fresh if fresh else None
+        step: dict[str, Any] = {}
+        if self._stepped is not None:
+            step["step_seconds"] = round(time.monotonic() - self._stepped, 1)
         return {
+            **step,
             "done": self.done,
             "total": self.total,
             "in_flight": self.in_flight,
@@ -123,7 +139,8 @@ class Session:
             settings["device"], spec.operating, self._mode,
             batch_invariant=invariant, compile_cache=spec.model_folder.parent / "compiled",
         )  # fmt: skip
-        import_engine()
+        reference = spec.experiment.engine == "transformers"
+        import_transformers() if reference else import_engine()
         self._lap("import")
         tokenizer = load_tokenizer(spec.model_folder, spec.model)
         render = partial(
@@ -136,14 +153,7 @@ class Session:
         prompts = render(self._requests)
         self._lap("prompts")
         self._heartbeat.enter("loading")
-        with Engine(
-            spec.model_folder,
-            spec.model,
-            spec.experiment.decoding,
-            spec.operating,
-            mode=self._mode,
-            stop_token_ids=stop_token_ids(spec.model, tokenizer),
-        ) as engine:
+        with self._engine(tokenizer) as engine:
             self._lap("load")
             tests = list(spec.self_tests)
             window = 1
@@ -157,6 +167,7 @@ class Session:
             settings.update(engine.describe())
             facts = {
                 "self_tests": tests, "window": window, "chunk_size": spec.operating.chunk_size,
+                "max_num_seqs": spec.operating.max_num_seqs,
                 "kv_room_tokens": engine.kv_room_tokens(), "seconds": self._seconds,
             }  # fmt: skip
             begin_segment(
@@ -173,12 +184,27 @@ class Session:
                 self._replay(engine, [prompts[n] for n in work.replayed], checkpoint)
         return checkpoint
 
+    def _engine(self, tokenizer: Any) -> Engine | TransformersEngine:
+        spec = self._spec
+        stops = stop_token_ids(spec.model, tokenizer)
+        if spec.experiment.engine == "transformers":
+            return TransformersEngine(
+                spec.model_folder, spec.model, spec.experiment,
+                tokenizer=tokenizer, stop_token_ids=stops,
+            )  # fmt: skip
+        return Engine(
+            spec.model_folder, spec.model, spec.experiment.decoding, spec.operating,
+            mode=self._mode, stop_token_ids=stops,
+        )  # fmt: skip
+
     def _lap(self, name: str) -> None:
         moment = time.monotonic()
         self._seconds[name] = round(moment - self._since, 2)
         self._since = moment
 
-    def _test(self, engine: Engine, prompts: Sequence[Prompt], *, resumed: bool) -> dict[str, Any]:
+    def _test(
+        self, engine: AnsweringEngine, prompts: Sequence[Prompt], *, resumed: bool
+    ) -> dict[str, Any]:
         self._heartbeat.enter("testing")
         test = self_test(engine, prompts, mode=self._mode.name)
         print(test, flush=True)
@@ -196,7 +222,7 @@ class Session:
 
     def _answer(
         self,
-        engine: Engine,
+        engine: AnsweringEngine,
         chunks: Sequence[ChunkRange],
         prompts: Sequence[Prompt],
         window: int,
@@ -205,6 +231,7 @@ class Session:
 
         def on_step(answers: list[Answer]) -> None:
             self._stop.check()
+            self._note_step()
             progress.done += len(answers)
             progress.output_tokens += sum(len(answer.token_ids) for answer in answers)
             progress.in_flight = engine.in_flight
@@ -220,7 +247,18 @@ class Session:
                 writer.commit(feed)
                 self._heartbeat.beat()
 
-    def _replay(self, engine: Engine, candidates: Sequence[Prompt], checkpoint: Checkpoint) -> None:
+    def _note_step(self) -> None:
+        # A step of the reference engine is a whole batch, which may take any time.
+        if self._spec.experiment.engine == "vllm":
+            self._progress.step()
+
+    def _on_replayed(self) -> None:
+        self._stop.check()
+        self._note_step()
+
+    def _replay(
+        self, engine: AnsweringEngine, candidates: Sequence[Prompt], checkpoint: Checkpoint
+    ) -> None:
         count = len(candidates) if self._spec.replay_chunks else self._spec.replay
         number = len(list(self._directory.replays.glob("*.json")))
         prompts = replaying.choose(candidates, count, seed=f"{self._spec.model.name} {number}")
@@ -231,7 +269,7 @@ class Session:
             for answer in parse_responses(path.read_bytes(), where=str(path))
             if answer.request_id in wanted
         }
-        record = replaying.replay(engine, prompts, committed, lambda answers: self._stop.check())
+        record = replaying.replay(engine, prompts, committed, lambda answers: self._on_replayed())
         replaying.write(self._directory, record)
         print(f"replay: {record['changed']} of {record['requests']} answers changed", flush=True)
 

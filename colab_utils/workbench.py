@@ -6,19 +6,18 @@ result that says where things are. Nothing that is already done is done again.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from colab_utils import colab, environments, fingerprints, gate, launch, records, weights
-from colab_utils import mirror as mirroring
-from colab_utils.engine import Operating
+from colab_utils.engine import Operating, operating_for
 from colab_utils.errors import ParameterError, RunDirectoryError, SmokeFailed
 from colab_utils.fetch import ensure_weights
 from colab_utils.fit import require_fit
-from colab_utils.launch import status_text
+from colab_utils.following import follow as follow
+from colab_utils.following import run_to_end
 from colab_utils.manifests import (
     PROJECT,
     ExperimentManifest,
@@ -28,10 +27,11 @@ from colab_utils.manifests import (
     load_model_manifest,
     manifest_path,
 )
+from colab_utils.mirror_launch import mirror_of
+from colab_utils.mirror_ledger import MirrorState
 from colab_utils.parameters import ReportParameters, RunParameters, checked
-from colab_utils.progress import ProgressLine
 from colab_utils.responses import read_responses
-from colab_utils.run_directory import RunDirectory, RunStatus
+from colab_utils.run_directory import RunDirectory
 from colab_utils.run_record import RunSpec
 from colab_utils.samples import Dataset, load_dataset
 from colab_utils.scoring_verbs import dataset_of as dataset_of
@@ -51,7 +51,7 @@ ENGINE_FOLDER = PROJECT / ".envs" / "engine"
 
 @dataclass(frozen=True)
 class RunResult:
-    """A complete run: its folder, its answers, and how they ended."""
+    """A complete run: its folder, its answers, how they ended, and where copies of them are."""
 
     run_dir: Path
     responses: Path
@@ -62,12 +62,14 @@ class RunResult:
     rejected: int
     batch_invariant: bool
     already_complete: bool
+    mirror: MirrorState | None
 
     def __str__(self) -> str:
         done = "was already complete" if self.already_complete else "is complete"
+        safe = f"; {self.mirror}" if self.mirror is not None else ""
         return (
             f"{self.requests} answers ({self.stopped} stopped, {self.cut} cut by length, "
-            f"{self.rejected} rejected); the run {done}: {self.responses}"
+            f"{self.rejected} rejected); the run {done}: {self.responses}{safe}"
         )
 
 
@@ -80,6 +82,7 @@ class _Prepared:
     engine_python: Path
     runs: Path
     warnings: tuple[str, ...]
+    gpu: dict[str, Any] | None
 
 
 def setup(experiment: str = "embedded", *, say: Say = print) -> Path:
@@ -202,8 +205,10 @@ def _prepare(values: dict[str, Any]) -> _Prepared:
     dataset = load_dataset(load_dataset_manifest(experiment.dataset))
     gpu = colab.probe_gpu()
     _require_lock_for_driver(experiment, gpu)
-    if gpu is not None and experiment.engine_lock != environments.CPU_LOCK:
-        require_fit(model, gpu, Operating().gpu_memory_utilization)
+    if experiment.engine_lock == environments.CPU_LOCK:
+        gpu = None
+    if gpu is not None:
+        require_fit(model, experiment, gpu, Operating().gpu_memory_utilization)
     engine_python = _engine_python(parameters, experiment)
     warnings: tuple[str, ...] = ()
     if not model.locked:
@@ -219,6 +224,7 @@ def _prepare(values: dict[str, Any]) -> _Prepared:
         engine_python,
         colab.local_folder(parameters.runs, parameter="runs"),
         warnings,
+        gpu,
     )
 
 
@@ -251,19 +257,15 @@ def _run(kind: Kind, prepared: _Prepared, say: Say) -> RunResult:
         say(f"Warning: {warning}.")
     folder = _weights(prepared, say)
     decoding = fingerprints.decoding_settings(
-        model,
-        experiment.decoding,
-        engine=experiment.engine,
-        digests=weights.check_weights(folder, model),
+        model, experiment, digests=weights.check_weights(folder, model)
     )
     parent = prepared.runs / experiment.name / model.name
     directory = RunDirectory(parent / kind)
-    mirror = _mirror_of(parameters, directory, prepared)
-    if mirror is not None:
-        # The smoke's too: a new machine has neither, and the gate asks for it.
-        restored = mirroring.restore(mirror, directory.path)
-        restored += mirroring.restore(mirror.parent / "smoke", parent / "smoke")
-        say(f"mirror: {restored} files restored from {mirror.parent}")
+    # The smoke's too: a new machine has neither, and the gate asks for it.
+    for folder_name in dict.fromkeys(("smoke", kind)):
+        mirror = mirror_of(parameters.mirror, parent / folder_name, prepared.runs)
+        if mirror is not None:
+            mirror.restore(say)
     warnings = list(prepared.warnings)
     if kind == "full":
         if parameters.require_smoke:
@@ -278,15 +280,17 @@ def _run(kind: Kind, prepared: _Prepared, say: Say) -> RunResult:
         fingerprints.refuse_difference(earlier["decoding"], decoding, where=where)
     chunk_size = parameters.chunk_size or CHUNK_SIZE[kind]
     already = directory.is_complete()
+    copying = None
     if already:
         _refuse_other_settings(directory, prepared, chunk_size)
     else:
         spec = _spec(kind, prepared, directory, folder, chunk_size, tuple(warnings))
-        follow(directory.path, launch.start(spec, prepared.engine_python), mirror=mirror)
-    if mirror is not None:
-        say(str(mirroring.copy(directory.path, mirror)))
+        copying = run_to_end(spec, prepared.engine_python, mirror, say)
+    if mirror is not None and already:
+        copying = mirror.start(None)
+    state = mirror.finish(copying) if mirror is not None and copying is not None else None
     requests = prepared.dataset.smoke_requests() if kind == "smoke" else prepared.dataset.requests()
-    result = _result(directory, [request.request_id for request in requests], already)
+    result = _result(directory, [request.request_id for request in requests], already, state)
     say(f"{kind}: {result}")
     return result
 
@@ -311,7 +315,6 @@ def _spec(
     warnings: tuple[str, ...],
 ) -> RunSpec:
     experiment = prepared.experiment
-    cpu = experiment.engine_lock == environments.CPU_LOCK
     return RunSpec(
         kind=kind,
         run_dir=directory.path,
@@ -319,51 +322,11 @@ def _spec(
         model=prepared.model,
         dataset_manifest=manifest_path(experiment.dataset, "datasets").resolve(),
         experiment=experiment,
-        operating=Operating(chunk_size=chunk_size, max_num_batched_tokens=2048 if cpu else 16384),
+        operating=operating_for(prepared.model, prepared.gpu, chunk_size),
         require_smoke=prepared.parameters.require_smoke,
         warnings=warnings,
         replay=prepared.parameters.replay,
     )
-
-
-def follow(
-    directory: Path,
-    child: subprocess.Popen[bytes] | None = None,
-    *,
-    mirror: Path | None = None,
-) -> RunStatus:
-    """Watch a run to its end with one line of progress; attaches when `child` is None.
-
-    With `mirror`, finished chunks are copied there whenever a chunk has been committed.
-    """
-    line = ProgressLine()
-    mirrored = 0
-
-    def show(status: RunStatus) -> None:
-        nonlocal mirrored
-        text = status_text(status)
-        chunks = len(list((directory / "chunks").glob("*.jsonl")))
-        if mirror is not None and chunks > mirrored:
-            state = mirroring.copy(directory, mirror)
-            mirrored = chunks if state.problem is None else mirrored
-            text = f"{text}; {state}" if state.problem else text
-        line.show(text, key=(status.phase, status.done))
-
-    status = launch.watch(directory, child, show=show)
-    line.end(status_text(status))
-    return status
-
-
-def _mirror_of(
-    parameters: RunParameters, directory: RunDirectory, prepared: _Prepared
-) -> Path | None:
-    """The run's folder in the mirror; mounts Drive when the mirror lies there."""
-    if not parameters.mirror:
-        return None
-    folder = PROJECT / parameters.mirror
-    if folder.is_relative_to(colab.DRIVE) and not (colab.DRIVE / "MyDrive").is_dir():
-        colab.mount_drive()
-    return folder / directory.path.relative_to(prepared.runs)
 
 
 def _refuse_other_settings(directory: RunDirectory, prepared: _Prepared, chunk_size: int) -> None:
@@ -377,7 +340,9 @@ def _refuse_other_settings(directory: RunDirectory, prepared: _Prepared, chunk_s
     fingerprints.refuse_difference(old, new, where=str(directory.path))
 
 
-def _result(directory: RunDirectory, request_ids: list[str], already: bool) -> RunResult:
+def _result(
+    directory: RunDirectory, request_ids: list[str], already: bool, mirror: MirrorState | None
+) -> RunResult:
     responses = read_responses(directory.responses, request_ids)
     run = directory.read_run()
     assert run is not None
@@ -392,4 +357,5 @@ def _result(directory: RunDirectory, request_ids: list[str], already: bool) -> R
         rejected=ends.count("rejected"),
         batch_invariant=run["run"]["batch_invariant"],
         already_complete=already,
+        mirror=mirror,
     )

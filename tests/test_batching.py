@@ -16,11 +16,17 @@ from builders import run_spec, small_lines, write_dataset
 from colab_utils import launch, records
 from colab_utils.analysis import analyse
 from colab_utils.checkpoints import plan
-from colab_utils.engine import Answer
+from colab_utils.engine import Answer, Engine, Operating
+from colab_utils.engine_modes import EAGER
 from colab_utils.errors import EngineFailed, ParameterError, RunDirectoryError
 from colab_utils.feeding import ChunkWriter, answered_chunks
 from colab_utils.invariance import SelfTest, can_be_invariant, spread
-from colab_utils.manifests import PROJECT, load_dataset_manifest
+from colab_utils.manifests import (
+    PROJECT,
+    load_dataset_manifest,
+    load_experiment_manifest,
+    load_model_manifest,
+)
 from colab_utils.prompts import Prompt
 from colab_utils.report_text import replay as replay_sentence
 from colab_utils.run_directory import RunDirectory
@@ -62,6 +68,7 @@ class NewestFirst:
     chunk_of: dict[str, int]
     given: list[str] = field(default_factory=list)
     most: int = 0
+    most_requests: int = 0
     resets: int = 0
 
     @property
@@ -71,6 +78,7 @@ class NewestFirst:
     def add(self, request_id: str, token_ids: tuple[int, ...]) -> None:
         self.given.append(request_id)
         self.most = max(self.most, len({self.chunk_of[name] for name in self.given}))
+        self.most_requests = max(self.most_requests, len(self.given))
 
     def step(self) -> list[Answer]:
         last = self.given.pop()
@@ -95,7 +103,7 @@ def prompts_of(dataset: Path, rejected: tuple[int, ...] = ()) -> list[Prompt]:
 
 @pytest.mark.parametrize("window", [1, 2, 5, 100])
 @pytest.mark.parametrize("chunk_size", [4, 7])
-def test_each_chunk_is_committed_once_and_no_more_than_the_window_are_in_flight(
+def test_each_chunk_is_committed_once_and_the_engine_is_kept_full_to_the_window(
     dataset, tmp_path, window, chunk_size
 ):
     prompts = prompts_of(dataset, rejected=(0, 1, 2, 3, 9))
@@ -108,7 +116,10 @@ def test_each_chunk_is_committed_once_and_no_more_than_the_window_are_in_flight(
             engine, chunks, prompts, window=window, on_given=writer.given, on_step=lambda a: None
         ):
             writer.commit(feed)
-    assert engine.most == min(window, len(chunks) - (chunk_size == 4))
+    assert engine.most <= (1 if window == 1 else 2 * window)
+    # As full as whole chunks make it, whatever the older ones still wait for.
+    fullest = min(window * chunk_size, 45 - 5)
+    assert fullest - chunk_size < engine.most_requests <= fullest
     # From an empty cache each, where the order decides the answers.
     assert engine.resets == (len(chunks) - (chunk_size == 4) if window == 1 else 0)
     lines = records.read_log(directory.timeline)
@@ -124,6 +135,29 @@ def test_each_chunk_is_committed_once_and_no_more_than_the_window_are_in_flight(
         p.rejected is not None for p in prompts
     ]
     assert sum(x["cached_tokens"] for x in lines if x["event"] == "committed") == 3 * (45 - 5)
+
+
+@pytest.mark.parametrize(
+    ("room", "most", "at_once"), [(10_000, 256, 256), (2600, 256, 100), (2600, 64, 64), (1, 9, 1)]
+)
+def test_a_shared_context_is_counted_once_for_the_sequences_that_run_at_once(
+    dataset, tmp_path, room, most, at_once
+):
+    class Loaded(Engine):
+        def kv_room_tokens(self) -> int:
+            return room
+
+    requests = load_dataset(load_dataset_manifest(dataset)).requests()
+    # Five questions of 10 tokens share 40 tokens: 90 for five, and 8 of an answer each.
+    prompts = [
+        Prompt(request, (number // 5,) * 40 + (100 + number,) * 10, None)
+        for number, request in enumerate(requests)
+    ]
+    engine = Loaded(
+        tmp_path, load_model_manifest(MODEL), load_experiment_manifest("embedded").decoding,
+        Operating(max_num_seqs=most), mode=EAGER, stop_token_ids=[],
+    )  # fmt: skip
+    assert engine.sequences_at_once(prompts, answer_tokens=8) == at_once
 
 
 def test_a_full_disk_ends_the_run_and_finished_chunks_stay(dataset, tmp_path):

@@ -76,7 +76,7 @@ def test_torn_chunks_are_told_and_set_aside(tmp_path):
 def test_two_answers_for_one_request_are_the_users_choice(tmp_path):
     commit(tmp_path, 0, 1)
     commit(tmp_path, 0, 1, text="another")
-    with pytest.raises(ChunkConflict, match=r"both answer requests 0 to 1.*move the one"):
+    with pytest.raises(ChunkConflict, match=r"both answer requests 0 to 1; choose one"):
         checkpoints.verify(tmp_path, IDS)
 
 

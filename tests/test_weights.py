@@ -8,10 +8,23 @@ import struct
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from colab_utils.errors import FitError, WeightsError
-from colab_utils.fit import CARDS, OVERHEAD_BYTES, gpu_fit, require_fit, verdicts_by_card
-from colab_utils.manifests import ModelManifest, load_model_manifest
+from colab_utils.fit import (
+    CARDS,
+    OVERHEAD_BYTES,
+    gpu_fit,
+    require_fit,
+    sequences_in_a_step,
+    verdicts_by_card,
+)
+from colab_utils.manifests import (
+    ExperimentManifest,
+    ModelManifest,
+    load_experiment_manifest,
+    load_model_manifest,
+)
 from colab_utils.weights import check_weights, model_folder
 
 
@@ -123,12 +136,46 @@ def test_fit_follows_from_the_manifest(manifest):
     assert fit.kv_room_bytes == int(l4 * 0.85) - fit.weights_bytes - OVERHEAD_BYTES
     assert fit.fits and fit.sequences == fit.longest // manifest.max_model_len
     gpu = {"name": "NVIDIA L4", "memory_bytes": l4, "compute_capability": 8.9}
-    assert require_fit(manifest, gpu, 0.85) == fit
-    with pytest.raises(FitError, match="Tesla T4 has no BF16"):
-        require_fit(manifest, gpu | {"name": "Tesla T4", "compute_capability": 7.5}, 0.85)
+    plain = load_experiment_manifest("embedded")
+    assert require_fit(manifest, plain, gpu, 0.85) == fit
+    t4 = {"name": "Tesla T4", "memory_bytes": 15360 << 20, "compute_capability": 7.5}
+    with pytest.raises(FitError, match=r"Tesla T4 has no BF16 .*L4.* engine: transformers"):
+        require_fit(manifest, plain, t4, 0.85)
     with pytest.raises(FitError, match=r"holds 17\d\d\d tokens.*max_model_len to 17"):
         long = ModelManifest.model_validate(manifest.model_dump() | {"max_model_len": 32768})
-        require_fit(long, gpu, 0.85)
+        require_fit(long, plain, gpu, 0.85)
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "sequences"),
+    [
+        ("qwen3-8b", "L4", 64),
+        ("qwen3-8b", "H200", 512),
+        ("llama-3.2-3b-instruct", "L4", 512),
+        ("hyperclovax-seed-0.5b", "A100 80 GB", 512),
+    ],
+)
+def test_the_cards_room_decides_how_many_sequences_run_at_once(model, card, sequences):
+    memory = CARDS[card][0] << 20
+    assert sequences_in_a_step(load_model_manifest(model), memory) == sequences
+
+
+def test_the_reference_engine_has_a_place_on_a_t4():
+    small = load_model_manifest("llama-3.2-3b-instruct")
+    t4 = {"name": "Tesla T4", "memory_bytes": 15360 << 20, "compute_capability": 7.5}
+    content = load_experiment_manifest("embedded-transformers").model_dump()
+
+    def declared(**changed: str) -> ExperimentManifest:
+        return ExperimentManifest.model_validate(content | changed)
+
+    half = require_fit(small, declared(precision="float16"), t4, 0.85)
+    with pytest.raises(FitError, match=r"needs 12\.9 GB for weights"):
+        require_fit(small, declared(precision="float32"), t4, 0.85)
+    with pytest.raises(FitError, match="has no BF16"):
+        require_fit(small, declared(), t4, 0.85)
+    assert half.weights_bytes == 2 * small.architecture.parameters
+    with pytest.raises(ValidationError, match="precision float16 needs engine: transformers"):
+        declared(engine="vllm", precision="float16")
 
 
 def test_fit_by_card_and_as_vllm_found_it(manifest):
