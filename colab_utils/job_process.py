@@ -74,7 +74,7 @@ def main() -> int:
     spec = JobSpec.model_validate_json(records.dumps(message["spec"]))
     if message["token"]:
         os.environ["HF_TOKEN"] = message["token"]
-    record, log, _ = files_of(spec.runs, spec.experiment, spec.model)
+    record, log, _ = files_of(spec)
     records.write_atomic(record, record_of(spec, os.getpid()))
     end: dict[str, Any]
     code = 0

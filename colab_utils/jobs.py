@@ -4,9 +4,9 @@
 a log file, and writes how it ended into a record. So a button's callback returns at once, a kernel
 restart ends nothing, and attaching is reading two files and a lock below `runs/.jobs/`:
 
-    lock                    held while a job lives, with its pid, experiment and model
-    EXPERIMENT/MODEL.json   the model's last job: what it does, and how it ended
-    EXPERIMENT/MODEL.log    what it said
+    lock                       held while a job lives; says which one
+    EXPERIMENT/MODEL/ID.json   what a job does, and how it ended; an ID begins with the time
+    EXPERIMENT/MODEL/ID.log    what it said
 
 One job a folder of runs: one model at a time has the GPU.
 """
@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,12 +57,13 @@ class JobSpec(BaseModel):
     """What a job is told: an action on one model of one experiment, and where things lie.
 
     `experiment` and `model` are the manifests' names, `experiment_file` what the verbs load;
-    `runs` and `cache` are absolute folders. The other fields are those of `RunParameters` and
-    `ScoringParameters`.
+    `runs` and `cache` are absolute folders; `start` gives the `id`. The other fields are those of
+    `RunParameters` and `ScoringParameters`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    id: str = ""
     action: Action
     experiment: str
     experiment_file: str
@@ -110,7 +112,7 @@ class Job:
     @property
     def log(self) -> Path:
         """What the job said."""
-        return files_of(self.spec.runs, self.spec.experiment, self.spec.model)[1]
+        return files_of(self.spec)[1]
 
 
 @dataclass(frozen=True)
@@ -129,13 +131,14 @@ def start(spec: JobSpec, token: str | None = None) -> subprocess.Popen[bytes]:
     code. Raises `RunnerBusy` when the folder of runs has a job, `RunDirectoryError` when it can't
     be written.
     """
-    record, log, stopped = files_of(spec.runs, spec.experiment, spec.model)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
+    spec = spec.model_copy(update={"id": f"{stamp}-{spec.action}"})
+    record, log, _ = files_of(spec)
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         # The job inherits the lock: there is no moment between this process and that one.
         lock = _take_lock(spec.runs)
         try:
-            stopped.unlink(missing_ok=True)
             records.write_atomic(record, record_of(spec))
             with open(log, "wb") as stream:
                 child = subprocess.Popen(
@@ -152,8 +155,7 @@ def start(spec: JobSpec, token: str | None = None) -> subprocess.Popen[bytes]:
                 "pid": child.pid,
                 "host": socket.gethostname(),
                 "since": now(),
-                "experiment": spec.experiment,
-                "model": spec.model,
+                "record": str(record.relative_to(spec.runs)),
             }
             os.ftruncate(lock, 0)
             os.pwrite(lock, records.encode_line(holder), 0)
@@ -182,18 +184,19 @@ def current(runs: Path) -> Job | None:
         holder = (records.read_log(_lock(runs)) or [{}])[-1]
     finally:
         os.close(descriptor)
-    if "model" not in holder:
+    if "record" not in holder:
         return None
-    job = _read(runs, holder["experiment"], holder["model"])
-    return None if job is None else Job(job.spec, alive=True, pid=int(holder["pid"]))
+    return Job(_read(runs / holder["record"]).spec, alive=True, pid=int(holder["pid"]))
 
 
 def last(runs: Path, experiment: str, model: str) -> Job | None:
     """The newest job of a model, going on or ended; None when there was none."""
+    records_there = sorted((_folder(runs) / experiment / model).glob("*.json"))
+    if not records_there:
+        return None
+    found = _read(records_there[-1])
     going = current(runs)
-    if going is not None and (going.spec.experiment, going.spec.model) == (experiment, model):
-        return going
-    return _read(runs, experiment, model)
+    return going if going is not None and going.spec.id == found.spec.id else found
 
 
 def foreign_run(spec: JobSpec) -> Job | None:
@@ -233,7 +236,7 @@ def stop(job: Job) -> None:
     if job.pid is None:
         launch.stop(job.spec.run_dir)
         return
-    stopped = files_of(job.spec.runs, job.spec.experiment, job.spec.model)[2]
+    stopped = files_of(job.spec)[2]
     records.write_atomic(stopped, b"")
     with suppress(ProcessLookupError):
         os.kill(job.pid, signal.SIGTERM)
@@ -271,9 +274,7 @@ async def follow(job: Job, show: Callable[[JobProgress], None]) -> Job:
 def ended(job: Job) -> Job:
     """A job that is over, with its outcome; for a run without a job, the run's own."""
     if job.pid is not None:
-        found = _read(job.spec.runs, job.spec.experiment, job.spec.model)
-        assert found is not None
-        return found
+        return _read(files_of(job.spec)[0])
     try:
         status = launch.watch(job.spec.run_dir)
     except RunStopped as error:
@@ -288,16 +289,14 @@ def _still(job: Job) -> bool:
     if job.pid is None:
         return RunDirectory(job.spec.run_dir).runner() is not None
     going = current(job.spec.runs)
-    return going is not None and going.pid == job.pid
+    return going is not None and going.spec.id == job.spec.id
 
 
-def _read(runs: Path, experiment: str, model: str) -> Job | None:
-    """The model's last job as it stands in its record, taken for ended."""
-    record, log, stopped = files_of(runs, experiment, model)
-    if not record.exists():
-        return None
+def _read(record: Path) -> Job:
+    """A job as it stands in its record, taken for ended."""
     content = records.read_json(record)
     spec = JobSpec.model_validate_json(records.dumps(content["spec"]))
+    _, log, stopped = files_of(spec)
     end = content["end"]
     if end is None and stopped.exists():
         end = stopped_end(spec)
@@ -342,14 +341,19 @@ def record_of(spec: JobSpec, pid: int | None = None, end: dict[str, Any] | None 
     )
 
 
-def files_of(runs: Path, experiment: str, model: str) -> tuple[Path, Path, Path]:
-    """A model's record, log, and the mark that a stop was asked for."""
-    folder = runs / ".jobs" / experiment
-    return folder / f"{model}.json", folder / f"{model}.log", folder / f"{model}.stopped"
+def files_of(spec: JobSpec) -> tuple[Path, Path, Path]:
+    """A job's record and log, and the mark that a stop was asked for."""
+    folder = _folder(spec.runs) / spec.experiment / spec.model
+    record, log, stopped = (f"{spec.id}.{ending}" for ending in ("json", "log", "stopped"))
+    return folder / record, folder / log, folder / stopped
+
+
+def _folder(runs: Path) -> Path:
+    return runs / ".jobs"
 
 
 def _lock(runs: Path) -> Path:
-    return runs / ".jobs" / "lock"
+    return _folder(runs) / "lock"
 
 
 def _take_lock(runs: Path) -> int:

@@ -184,7 +184,7 @@ def _fits(
     if gpu is None:
         return "no GPU here", everywhere
     try:
-        fit = require_fit(model, gpu, Operating().gpu_memory_utilization)
+        fit = require_fit(model, experiment, gpu, Operating().gpu_memory_utilization)
     except FitError as error:
         return "no", str(error)
     return (

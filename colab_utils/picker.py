@@ -10,11 +10,11 @@ it on the kernel's event loop, where a cell that awaits lets it in. All must wor
 - between cells a task on the kernel's own event loop reads the files once a second and updates the
   widgets, in the same thread as cells and most callbacks;
 - `await watch()` keeps its cell running to the end (Colab may take an idle machine away), awaits
-  between two looks, and updates the widgets; an interrupt stops the run. On ipykernel 7 it also waits
-  for a first click, and Stop works meanwhile. On ipykernel 6 it disables the buttons while it runs and
-  says that an interrupt stops; with nothing to watch it says what to do and returns. Pumping that
-  kernel's queue from inside a cell would run other cells' requests inside this one, so that is not
-  done;
+  between two looks, and updates the widgets; an interrupt stops the run. On ipykernel 7 it also
+  waits for a first click, and Stop works meanwhile. On ipykernel 6 it disables the buttons while it
+  runs and says that an interrupt stops; with nothing to watch it says what to do and returns.
+  Pumping that kernel's queue from inside a cell would run other cells' requests inside this one,
+  so that is not done;
 - one lock is held whenever files are read into widgets, and what the front end writes (the two
   choices) is written only by callbacks, so that two threads never write one widget.
 
@@ -102,6 +102,9 @@ class Picker:
         """Show the table, and start the first action that was asked for."""
         if self._parameters.mirror:
             colab.reach_folder(PROJECT / self._parameters.mirror)
+        going = self._going()
+        if going is not None and any(self._is(going, row) for row in self._rows):
+            self._model = going.spec.model
         if somebody_can_click():
             self._front = self._make_front()
         if self._front is None:
@@ -109,7 +112,7 @@ class Picker:
         else:
             self._front.display(self._text())
             self._refresher = asyncio.get_running_loop().create_task(self._refresh_forever())
-        if self._queue and self._going() is None:
+        if self._queue and going is None:
             self._start(self._queue.pop(0))
         self.refresh()
 
@@ -397,4 +400,4 @@ def _no_buttons(parameters: PickerParameters) -> str:
 
 
 def _identity(job: Job | None) -> object:
-    return None if job is None else (job.pid, job.spec.action, job.spec.model)
+    return None if job is None else (job.spec.id, job.spec.action, job.spec.model)
