@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help kernel setup demo test test-fast lint format bench lock clean
+.PHONY: help kernel setup demo test test-fast fuzz kills lint format bench lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -41,6 +41,13 @@ test: setup lint ## Lint, then run every test.
 
 test-fast: setup ## Run the tests that start no engine.
 	$(BIN)/python -m pytest -m "not slow"
+
+fuzz: kernel ## Put anything into every kind of file, some 16,000 times.
+	FUZZ_EXAMPLES=1000 $(BIN)/python -m pytest tests/test_fuzz.py
+
+kills: setup ## Kill real runs at 100 random moments, and at every step of what writes.
+	$(BIN)/python -m pytest tests/test_kill_matrix.py -k "not random"
+	$(BIN)/python tests/kills.py --random 100
 
 lint: kernel ## Check style, types and the direction of imports; change nothing.
 	$(BIN)/ruff check .

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,9 @@ from colab_utils import colab, workbench
 from colab_utils.errors import WorkbenchError
 from colab_utils.fetch import lock_manifest
 from colab_utils.launch import stop as stop_run
+
+if TYPE_CHECKING:
+    from colab_utils.verification import Verification
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__
@@ -26,6 +30,10 @@ ChunkSize = Annotated[
     int | None, typer.Option(help="Requests a chunk; by default 5 for smoke, 32 for a run.")
 ]
 Mirror = Annotated[str, typer.Option(help="Folder that chunks are copied to; empty: none.")]
+Replay = Annotated[int, typer.Option(help="Requests answered again at the end.")]
+EvaluatorPython = Annotated[str, typer.Option(help="Empty: the one of setup.")]
+WeakSandbox = Annotated[bool, typer.Option(help="Go on where only process limits can be had.")]
+Workers = Annotated[int, typer.Option(help="Answers judged at once; 0: default.")]
 RunDir = Annotated[Path, typer.Argument(help="A run directory.")]
 
 EXPERIMENT = "embedded"
@@ -90,7 +98,7 @@ def run(
     chunk_size: ChunkSize = None,
     require_smoke: Annotated[bool, typer.Option(help="Refuse without a passed smoke.")] = True,
     mirror: Mirror = "",
-    replay: Annotated[int, typer.Option(help="Requests answered again at the end.")] = 32,
+    replay: Replay = 32,
 ) -> None:
     """Run all requests of one model, or go on where an earlier start ended."""
     workbench.full_run(
@@ -184,6 +192,78 @@ def report(
 ) -> None:
     """Make report.html, its tables and results.sqlite from scored runs."""
     workbench.report(run_dirs=[str(path.resolve()) for path in run_dirs])
+
+
+@app.command()
+def batch(
+    models: Annotated[list[str], typer.Argument(help="Model manifests, by name or path.")],
+    experiment: Experiment = EXPERIMENT,
+    runs: Runs = "runs",
+    cache: Cache = ".cache",
+    engine_python: EnginePython = "",
+    chunk_size: Annotated[int | None, typer.Option(help="Requests a chunk of a full run.")] = None,
+    mirror: Mirror = "",
+    replay: Replay = 32,
+    evaluator_python: EvaluatorPython = "",
+    allow_weak_sandbox: WeakSandbox = False,
+    workers: Workers = 0,
+    free_cache: Annotated[
+        bool, typer.Option(help="Remove a model's weights once it is scored.")
+    ] = False,
+) -> None:
+    """Run a list of models: smoke, full run, scoring, a joint report. Again: goes on."""
+    from colab_utils import batch as batches
+
+    # SIGTERM stops a batch as Ctrl-C does, its engine included.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    batches.batch(
+        experiment=experiment,
+        models=models,
+        runs=runs,
+        cache=cache,
+        engine_python=engine_python,
+        chunk_size=chunk_size,
+        mirror=mirror,
+        replay=replay,
+        evaluator_python=evaluator_python,
+        allow_weak_sandbox=allow_weak_sandbox,
+        workers=workers,
+        free_cache=free_cache,
+    )
+
+
+@app.command()
+def verify(
+    run_dir: RunDir,
+    mirror: Annotated[bool, typer.Option(help="Read the run's mirror, too.")] = False,
+) -> None:
+    """Check a run's files against their digests and fingerprints; change nothing."""
+    from colab_utils import verification
+    from colab_utils.mirror_launch import mirror_of_ledger
+
+    place = mirror_of_ledger(run_dir.resolve()) if mirror else None
+    if mirror and place is None:
+        print("the run has no mirror")
+    _tell(verification.verify(run_dir.resolve(), mirror=place))
+
+
+@app.command()
+def repair(
+    run_dir: RunDir,
+    keep: Annotated[str, typer.Option(help="Digest of the chunk to trust, of two.")] = "",
+) -> None:
+    """Bring back or make again what is damaged; what can't be had is set aside, never deleted."""
+    from colab_utils.repair import repair as mend
+
+    _tell(mend(run_dir.resolve(), keep=keep))
+
+
+def _tell(found: Verification) -> None:
+    for problem in found.problems:
+        print(problem)
+    print(f"{len(found.problems) or 'nothing'} wrong; checked: {found.checked}")
+    if found.problems:
+        raise typer.Exit(1)
 
 
 @app.command()

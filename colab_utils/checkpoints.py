@@ -86,6 +86,9 @@ def verify(folder: Path, request_ids: Sequence[str]) -> Checkpoint:
         if match is None:
             torn[path] = "its name is not FIRST-LAST.DIGEST.jsonl"
             continue
+        if int(match[2]) < int(match[1]):
+            torn[path] = "its name says that it ends before it begins"
+            continue
         chunk = ChunkRange(int(match[1]), int(match[2]))
         try:
             _verify_chunk(path, match[3], request_ids[chunk.first : chunk.last + 1], len(chunk))

@@ -137,5 +137,9 @@ class EvaluatorFailed(WorkbenchError):
     """An evaluator process broke in a way that is not the answer's fault."""
 
 
+class BatchFailed(WorkbenchError):
+    """A batch went through its list and not every model is done, or its report was not made."""
+
+
 class ReportError(InputError):
     """A report cannot be made from what the run directory holds."""

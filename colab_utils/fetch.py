@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from colab_utils.manifests import (
     manifest_path,
     validated,
 )
-from colab_utils.weights import check_weights, is_complete, model_folder
+from colab_utils.weights import bytes_below, check_weights, is_complete, model_folder
 
 Say = Callable[[str], None]
 _REPORT_SECONDS = 10.0
@@ -132,7 +131,7 @@ def _child(
             time.sleep(0.2)
             if time.monotonic() - last >= _REPORT_SECONDS:
                 last = time.monotonic()
-                size = _size(folder.parent)
+                size = bytes_below(folder.parent)
                 say(f"  {last - began:.0f} s, {size / 1e9:.2f} GB on disk")
     finally:
         if child.poll() is None:
@@ -142,15 +141,6 @@ def _child(
         said = _last_line(log.read_text(encoding="utf-8", errors="replace"))
         kind = WeightsError if manifest.distribution is not None else DownloadFailed
         raise kind(said, where=f"model {manifest.name}", mend=f"see {log}")
-
-
-def _size(folder: Path) -> int:
-    """Bytes below a folder that a child is writing to, whose files may be renamed meanwhile."""
-    size = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            size += path.stat().st_size
-    return size
 
 
 def _with_token(token: str | None) -> dict[str, str]:

@@ -21,7 +21,7 @@ from huggingface_hub.errors import (
 from colab_utils import records
 from colab_utils.errors import DownloadFailed, WorkbenchError
 from colab_utils.manifests import ModelManifest
-from colab_utils.weights import mark_complete
+from colab_utils.weights import mark_complete, room_needed
 
 # Safetensors only: pickles run code when read, and other formats would double the download.
 PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.py"]
@@ -37,8 +37,8 @@ def fetch(manifest: ModelManifest, folder: Path) -> None:
     Raises `DownloadFailed` with the cause and the next step.
     """
     free = shutil.disk_usage(_existing(folder)).free
-    needed = manifest.architecture.parameters * 2
-    if free < needed * 1.05:
+    needed = room_needed(manifest, folder)
+    if free < needed:
         raise DownloadFailed(
             f"{free / 1e9:.1f} GB are free and the model needs {needed / 1e9:.1f} GB",
             where=str(folder),

@@ -21,7 +21,7 @@ from colab_utils.errors import ChunkConflict, MirrorError, ParameterError, RunDi
 from colab_utils.launch import without_secrets
 from colab_utils.manifests import PROJECT
 from colab_utils.mirror_hub import HUB
-from colab_utils.mirror_ledger import MirrorReader, MirrorState, ledger_path, names
+from colab_utils.mirror_ledger import MirrorReader, MirrorState, names, read_ledger
 from colab_utils.mirror_restore import Restored
 from colab_utils.mirroring import MirrorSpec
 from colab_utils.run_directory import RunDirectory
@@ -185,8 +185,30 @@ def mirror_of(mirror: str, run_dir: Path, runs: Path) -> RunMirror | None:
 
 def known_mirror(run_dir: Path) -> str | None:
     """The mirror that a run's ledger names last, None where it has none."""
-    lines = records.read_log(ledger_path(run_dir))
+    lines = read_ledger(run_dir)
     return str(lines[-1]["mirror"]) if lines else None
+
+
+def mirror_of_ledger(run_dir: Path) -> RunMirror | None:
+    """The mirror that a run was copied to last, None where it has none.
+
+    Raises `ParameterError` where the run's folder has been moved since, so that nobody knows
+    which part of the mirror is its own.
+    """
+    place = known_mirror(run_dir)
+    if place is None:
+        return None
+    run_dir = run_dir.resolve()
+    # runs/EXPERIMENT/MODEL/KIND
+    runs = run_dir.parents[2]
+    folder = f"/{run_dir.relative_to(runs).as_posix()}"
+    if not place.endswith(folder):
+        raise ParameterError(
+            f"was mirrored to {place}, which is not the place of {folder[1:]}",
+            where=str(run_dir),
+            mend="give the folder its old name again",
+        )
+    return mirror_of(place.removesuffix(folder), run_dir, runs)
 
 
 def damage(found: Restored) -> list[str]:

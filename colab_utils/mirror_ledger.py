@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from colab_utils import records
+from colab_utils.errors import RecordError
 from colab_utils.heartbeat import now
 from colab_utils.mirror_files import ClosedFile, Scanner
 
@@ -69,7 +70,7 @@ class Ledger:
         self._states: dict[tuple[str, str], State] = {}
         self._problem: str | None = None
         self._conflicts: set[tuple[str, ...]] = set()
-        for line in records.read_log(self._path):
+        for line in read_ledger(run_dir):
             if line.get("mirror") == mirror:
                 self._take(line)
 
@@ -134,7 +135,7 @@ class MirrorReader:
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._scanner = Scanner(run_dir)
-        self._seen = len(records.read_log(ledger_path(run_dir)))
+        self._seen = len(read_ledger(run_dir))
 
     @staticmethod
     def all_paths(run_dir: Path) -> tuple[str, ...]:
@@ -143,7 +144,7 @@ class MirrorReader:
 
     def state(self) -> MirrorState | None:
         """The state on the mirror used last; None where the run has none."""
-        lines = records.read_log(ledger_path(self._run_dir))
+        lines = read_ledger(self._run_dir)
         if not lines:
             return None
         ledger = Ledger(self._run_dir, str(lines[-1]["mirror"]))
@@ -161,7 +162,7 @@ class MirrorReader:
 
     def news(self) -> list[str]:
         """Sentences on what has happened since the last call; each comes once."""
-        lines = records.read_log(ledger_path(self._run_dir))
+        lines = read_ledger(self._run_dir)
         fresh, self._seen = lines[self._seen :], len(lines)
         told = []
         for line in fresh:
@@ -192,12 +193,34 @@ def ledger_path(run_dir: Path) -> Path:
     return run_dir / "mirror.jsonl"
 
 
+def read_ledger(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of a run's ledger; what is torn or says nothing of a mirror is left out.
+
+    Left out, a file counts as local and is copied again, and a conflict is found again.
+    """
+    return [line for line in records.read_log(ledger_path(run_dir)) if _is_sound(line)]
+
+
+def _is_sound(line: dict[str, Any]) -> bool:
+    texts = {"mirror": line.get("mirror")}
+    if "file" in line:
+        texts |= {name: line.get(name) for name in ("file", "sha256")}
+        known = line.get("state") in get_args(State)
+    elif "conflict" in line:
+        pair = line["conflict"]
+        texts["sentence"] = line.get("sentence")
+        known = isinstance(pair, list) and all(isinstance(name, str) for name in pair)
+    else:
+        known = "started" in line or isinstance(line.get("problem", 0), str | None)
+    return known and all(isinstance(text, str) for text in texts.values())
+
+
 def open_conflicts(run_dir: Path) -> list[str]:
     """Sentences on chunk ranges with two digests that were seen on a mirror, none chosen yet."""
     aside = set_aside_by_choice(run_dir)
     return [
         line["sentence"]
-        for line in records.read_log(ledger_path(run_dir))
+        for line in read_ledger(run_dir)
         if "conflict" in line and not aside & set(line["conflict"])
     ]
 
@@ -206,7 +229,11 @@ def set_aside_by_choice(run_dir: Path) -> set[str]:
     """Names of the chunks that a user's choice has put out of the run."""
     found: set[str] = set()
     for path in sorted((run_dir / "choices").glob("*.json")):
-        found |= set(records.read_json(path)["aside"])
+        choice = records.read_json(path)
+        aside = choice.get("aside") if isinstance(choice, dict) else None
+        if not isinstance(aside, list) or not all(isinstance(name, str) for name in aside):
+            raise RecordError("is no choice between two chunks", where=str(path))
+        found |= set(aside)
     return found
 
 

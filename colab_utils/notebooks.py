@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import papermill
 from jupyter_client.kernelspec import NoSuchKernel
 from nbclient.exceptions import DeadKernelError
@@ -59,11 +60,29 @@ def execute(name: str, output: Path, parameters: dict[str, Any]) -> None:
         ) from error
 
 
+def failure_in(output: Path) -> WorkbenchError | None:
+    """The error that a run notebook ended with, None when it holds none or can't be read."""
+    try:
+        notebook = nbformat.read(output, as_version=4)
+    except (OSError, ValueError, nbformat.ValidationError):
+        return None
+    for cell in reversed(notebook.cells):
+        for said in reversed(cell.get("outputs", [])):
+            if said.output_type == "error":
+                kind, text = _error(said.ename, said.evalue)
+                return kind(text)
+    return None
+
+
 def _failure(error: PapermillExecutionError, output: Path) -> WorkbenchError:
     """The library's own error with its class, so that its exit code is kept."""
-    text = _ANSI.sub("", str(error.evalue)).strip()
-    kind = getattr(errors, str(error.ename), None)
+    kind, text = _error(str(error.ename), str(error.evalue))
+    return kind(text, mend=f"the notebook as far as it came: {output}")
+
+
+def _error(name: str, value: str) -> tuple[type[WorkbenchError], str]:
+    text = _ANSI.sub("", value).strip()
+    kind = getattr(errors, name, None)
     if not (isinstance(kind, type) and issubclass(kind, WorkbenchError)):
-        text, kind = f"{error.ename}: {text}", WorkbenchError
-    failure = kind(text.rstrip("."), mend=f"the notebook as far as it came: {output}")
-    return failure
+        text, kind = f"{name}: {text}", WorkbenchError
+    return kind, text.rstrip(".")

@@ -95,6 +95,42 @@ class PickerParameters(_Parameters):
         return switch(value)
 
 
+class BatchParameters(_Parameters):
+    """What a batch is told: what its notebooks are, and the list of `models`.
+
+    `chunk_size` is the full runs', None for the default. `free_cache` removes a model's weights
+    from `cache` once its answers are complete and scored.
+    """
+
+    experiment: str = Field(min_length=1)
+    models: list[str]
+    runs: str = Field(min_length=1)
+    cache: str = Field(min_length=1)
+    engine_python: str = ""
+    chunk_size: int | None = Field(default=None, ge=1)
+    mirror: str = ""
+    replay: int = Field(default=32, ge=0)
+    evaluator_python: str = ""
+    allow_weak_sandbox: bool = False
+    workers: int = Field(default=0, ge=0)
+    free_cache: bool = False
+
+    @field_validator("allow_weak_sandbox", "free_cache", mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        return switch(value)
+
+    @field_validator("models")
+    @classmethod
+    def _distinct(cls, value: list[str]) -> list[str]:
+        if not value:
+            raise ValueError("names no model")
+        for name in value:
+            if not name or value.count(name) > 1:
+                raise ValueError(f"names {name!r} twice" if name else "names an empty model")
+        return value
+
+
 Parameters = TypeVar("Parameters", bound=_Parameters)
 
 

@@ -23,7 +23,7 @@ class ProgressLine:
     """
 
     def __init__(self) -> None:
-        self._display: Any = _notebook_display()
+        self._display: Any = notebook_display()
         self._tty = sys.stdout.isatty()
         self._key: object = None
         self._shown = 0.0
@@ -66,7 +66,8 @@ def seconds_text(seconds: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _notebook_display() -> Any:
+def notebook_display() -> Any:
+    """An output area of this IPython kernel that is updated in place; None outside of one."""
     if running_kernel() is None or os.environ.get(PLAIN):
         return None
     from IPython.display import display

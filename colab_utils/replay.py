@@ -10,14 +10,16 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from colab_utils import records
 from colab_utils.engine import Answer, AnsweringEngine
+from colab_utils.errors import RecordError
 from colab_utils.feeding import response
 from colab_utils.heartbeat import now
 from colab_utils.prompts import Prompt
-from colab_utils.responses import Response
+from colab_utils.responses import Response, response_of
 from colab_utils.run_directory import RunDirectory
 
 
@@ -69,11 +71,25 @@ def replay(
 
 def write(directory: RunDirectory, record: Mapping[str, Any]) -> None:
     """Keep one replay as a file that never changes, numbered after those that are there."""
-    number = len(list(directory.replays.glob("*.json")))
+    number = 1 + max((int(path.stem) for path in directory.replays.glob("*.json")), default=-1)
     text = json.dumps(record, ensure_ascii=True, allow_nan=False, indent=1)
     records.write_atomic(directory.replays / f"{number:03d}.json", text.encode() + b"\n")
 
 
 def read_all(directory: RunDirectory) -> list[dict[str, Any]]:
     """All replays of a run, the oldest first; raises `RecordError` for one that can't be read."""
-    return [records.read_json(path) for path in sorted(directory.replays.glob("*.json"))]
+    return [read(path) for path in sorted(directory.replays.glob("*.json"))]
+
+
+def read(path: Path) -> dict[str, Any]:
+    """One replay; raises `RecordError` for a file that is none."""
+    record = records.read_json(path)
+    kinds = {"requests": int, "changed": int, "request_ids": list, "by": list,
+             "changed_answers": list}  # fmt: skip
+    if not isinstance(record, dict) or not all(
+        isinstance(record.get(name), kind) for name, kind in kinds.items()
+    ):
+        raise RecordError("is no replay", where=str(path))
+    for line in record["changed_answers"]:
+        response_of(line, where=str(path))
+    return record

@@ -131,8 +131,15 @@ def _render(database: Path, analyses: Sequence[RunAnalysis], svg: bytes) -> str:
         level=f"{100 * (1 - analyses[0].alpha):g}",
         family=sum(c.p_holm is not None for a in analyses for c in a.contrasts),
         smoke=any(a.record["kind"] == "smoke" for a in analyses),
+        missing=_missing(analyses),
         shown=SHOWN,
     )
+
+
+def _missing(analyses: Sequence[RunAnalysis]) -> list[str]:
+    """Models that the runs' experiments name and no run here is of."""
+    named = [m for a in analyses for m in a.record["manifests"]["experiment"].get("models", [])]
+    return sorted(set(named) - {a.model for a in analyses})
 
 
 def _by_task(rows: Iterable[Any]) -> list[tuple[str, list[Any]]]:

@@ -10,11 +10,13 @@ import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from colab_utils import records
 from colab_utils.errors import RunDirectoryError
-from colab_utils.heartbeat import ENDED
+from colab_utils.heartbeat import ENDED, Phase
 
 FORMAT = 1
 
@@ -136,8 +138,9 @@ class RunDirectory:
     def status(self) -> RunStatus:
         """The state of the run, from its files alone."""
         run = self.read_run()
-        beats = records.read_log(self.heartbeat)
-        beat = beats[-1] if beats else {}
+        beat: dict[str, Any] = next(
+            filter(_is_beat, reversed(records.read_log(self.heartbeat))), {}
+        )
         alive = self.runner() is not None
         total = run["requests"] if run else int(beat.get("total", 0))
         done = int(beat.get("done", 0))
@@ -152,7 +155,41 @@ class RunDirectory:
         elif not beat:
             phase = "none"
         elif beat["phase"] in ENDED:
-            phase = beat["phase"]
+            phase = str(beat["phase"])
         else:
             phase = "interrupted"
         return RunStatus(phase, alive, done, total, silent, beat)
+
+
+def _moment(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError("has no time zone")
+    return text
+
+
+class _Beat(BaseModel):
+    """What readers take from a line of `heartbeat.jsonl`."""
+
+    model_config = ConfigDict(strict=True)
+
+    at: Annotated[str, AfterValidator(_moment)]
+    pid: int
+    phase: Phase
+    phase_seconds: float
+    done: int = 0
+    total: int = 0
+    in_flight: int = 0
+    tokens_per_second: float = 0
+    seconds_left: float | None = None
+    step_seconds: float = 0
+    error: str = ""
+    exit_code: int = 1
+
+
+def _is_beat(line: dict[str, Any]) -> bool:
+    """Whether a line is one that a run has written; a torn or foreign one shows nothing."""
+    try:
+        _Beat.model_validate(line)
+    except ValidationError:
+        return False
+    return True

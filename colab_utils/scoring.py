@@ -121,8 +121,9 @@ def score(
             )
         verdicts = _verdicts(session, session.responses, progress)
         ordered = [verdicts[response.request_id] for response in session.responses]
-        records.write_atomic(session.folder / "verdicts.jsonl", records.encode_lines(ordered))
-        record = records.encode_line(session.record())
+        lines = records.encode_lines(ordered)
+        records.write_atomic(session.folder / "verdicts.jsonl", lines)
+        record = records.encode_line(session.record(records.sha256_bytes(lines)))
         records.write_atomic(session.folder / "scoring.json", record)
         (session.folder / "verdicts.part.jsonl").unlink(missing_ok=True)
         judge_changed(run_dir, session.folder, session.verdict_of, verdicts)
@@ -216,7 +217,7 @@ class _Session:
         scorings = load_scorings(self.run_dir)
         return next((s for s in scorings if s.evaluator_fingerprint == self.fingerprint), None)
 
-    def record(self) -> dict[str, Any]:
+    def record(self, verdicts_sha256: str) -> dict[str, Any]:
         """The content of `scoring.json`."""
         asked = {r.request_id for r in dataset_requests(self.run_dir, self.judge.dataset)}
         return {
@@ -225,6 +226,7 @@ class _Session:
             "evaluator": {**self.settings, "excluded": sorted(self.excluded)},
             "sandbox": {"level": self.box.level, "what": self.box.what},
             "responses_sha256": self.digest,
+            "verdicts_sha256": verdicts_sha256,
             "dataset_sha256": self.judge.dataset.manifest.sha256,
             "requests": len(self.responses),
             "incomplete": sorted(asked - {r.request_id for r in self.responses}),

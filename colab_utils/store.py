@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -283,7 +283,10 @@ def _verdict_row(verdict: Verdict) -> dict[str, Any]:
 def _insert(database: Database, table: str, rows: Iterable[dict[str, Any]]) -> None:
     """Insert plain Python values, escaping what cannot be bound and naming where."""
     escapes = any(column.name == "escaped" for column in database.table(table).columns)
-    plain = []
+    database.table(table).insert_all(_plain(table, rows, escapes))
+
+
+def _plain(table: str, rows: Iterable[dict[str, Any]], escapes: bool) -> Iterator[dict[str, Any]]:
     for row in rows:
         broken = [k for k, v in row.items() if isinstance(v, str) and _SURROGATE.search(v)]
         if broken and not escapes:
@@ -296,5 +299,4 @@ def _insert(database: Database, table: str, rows: Iterable[dict[str, Any]]) -> N
         if escapes:
             row = row | {name: records.dumps(row[name]) for name in broken}
             row["escaped"] = ",".join(broken) or None
-        plain.append(row)
-    database.table(table).insert_all(plain)
+        yield row

@@ -68,6 +68,7 @@ class Scoring(BaseModel):
     evaluator: dict[str, Any]
     sandbox: dict[str, Any]
     responses_sha256: str
+    verdicts_sha256: str | None = None
     dataset_sha256: str
     incomplete: list[str] = []
     excluded: list[str] = []

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,42 @@ def is_complete(folder: Path) -> bool:
 def mark_complete(folder: Path) -> None:
     """Say that the folder is whole; written last."""
     records.write_atomic(folder / _COMPLETE, b"")
+
+
+def room_needed(manifest: ModelManifest, folder: Path) -> int:
+    """Bytes that filling the folder still takes on disk: 2 a parameter and a twentieth more.
+
+    None are needed when it is whole; what a broken download left there is not needed again.
+    """
+    if is_complete(folder):
+        return 0
+    return max(0, int(manifest.architecture.parameters * 2 * 1.05) - bytes_below(folder))
+
+
+def remove_weights(manifest: ModelManifest, cache: Path) -> int:
+    """Remove a model's folder from the cache; return how many bytes that frees.
+
+    An embedded model's folder stays (0 bytes): it comes from the engine's own packages. Raises
+    `WeightsError` when a link leads out of the cache, `RunDirectoryError` when the folder can't
+    be removed.
+    """
+    folder = model_folder(manifest, cache)
+    if manifest.distribution is not None or not folder.exists():
+        return 0
+    if folder.resolve() != cache.resolve() / folder.relative_to(cache):
+        raise WeightsError(
+            "is reached by a link that leads elsewhere, so nothing is removed",
+            where=str(folder),
+            mend="remove the weights by hand",
+        )
+    size = bytes_below(folder)
+    try:
+        # First of all: a half-removed folder must not pass for a whole one.
+        (folder / _COMPLETE).unlink(missing_ok=True)
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise records.unwritable(folder, error) from error
+    return size
 
 
 def check_weights(folder: Path, manifest: ModelManifest) -> dict[str, str]:
@@ -238,6 +276,15 @@ def _check_chat_template(folder: Path, manifest: ModelManifest) -> None:
             where=str(folder / "tokenizer_config.json"),
             mend="name a template file in the manifest's chat_template",
         )
+
+
+def bytes_below(folder: Path) -> int:
+    """Bytes below a folder that a child may be writing to; a link counts as itself."""
+    size = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            size += path.lstat().st_size
+    return size
 
 
 def _digests(folder: Path) -> dict[str, str]:

@@ -52,7 +52,8 @@ def make_run(folder: Path, chunks: int = 2, **more: Any) -> Path:
     write_run_json(folder, **more)
     for number in range(chunks):
         add_chunk(folder, 2 * number)
-    records.append_line(folder / "heartbeat.jsonl", {"phase": "running"})
+    beat = {"at": "2026-12-01T10:00:00+00:00", "pid": 7, "phase": "running", "phase_seconds": 1.0}
+    records.append_line(folder / "heartbeat.jsonl", beat)
     return folder
 
 
