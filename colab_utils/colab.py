@@ -52,15 +52,6 @@ def local_folder(folder: str, *, parameter: str) -> Path:
     return path
 
 
-def reach_folder(folder: Path) -> None:
-    """Mount Drive when `folder` lies there and it is not mounted; call it from a cell.
-
-    Raises `InputError` as `mount_drive` does.
-    """
-    if folder.is_relative_to(DRIVE) and not (DRIVE / "MyDrive").is_dir():
-        mount_drive()
-
-
 def mount_drive(timeout_seconds: int = 120) -> Path:
     """Mount Drive and return its root; call it from the interface's kernel.
 
@@ -94,13 +85,18 @@ def hub_token() -> str | None:
     return find_token()[0]
 
 
-def find_token() -> tuple[str | None, str]:
-    """The Hugging Face token as `hub_token` finds it, or None with a sentence that says why not."""
+def find_token(*, in_cell: bool = True) -> tuple[str | None, str]:
+    """The Hugging Face token as `hub_token` finds it, or None with a sentence that says why not.
+
+    Outside of a running cell (`in_cell` False) no front end answers Colab, so it is not asked.
+    """
     token = os.environ.get("HF_TOKEN", "").strip()
     if token:
         return token, ""
     if not in_colab():
         return None, "HF_TOKEN is not set: set it before this kernel starts, for gated models."
+    if not in_cell:
+        return None, "Run the cell again with this experiment, so that Colab is asked for HF_TOKEN."
     try:
         from google.colab import userdata
     except ImportError:

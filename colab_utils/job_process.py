@@ -15,7 +15,7 @@ from typing import Any
 
 from colab_utils import records, workbench
 from colab_utils.errors import RunStopped, WorkbenchError
-from colab_utils.jobs import JobSpec, failed_end, files_of, record_of, stopped_end
+from colab_utils.job_record import JobSpec, failed_end, files_of, record_of, stopped_end
 
 
 def work(spec: JobSpec) -> dict[str, Any]:

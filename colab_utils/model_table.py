@@ -6,14 +6,20 @@ text or as HTML.
 
 from __future__ import annotations
 
-import unicodedata
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from colab_utils import environments, gate
+from colab_utils.batch_plan import scored
 from colab_utils.engine import Operating
 from colab_utils.errors import FitError, RecordError, WorkbenchError
 from colab_utils.fit import require_fit, verdicts_by_card
@@ -24,11 +30,11 @@ from colab_utils.manifests import (
     load_model_manifest,
 )
 from colab_utils.responses import parse_responses
-from colab_utils.run_directory import RunDirectory
-from colab_utils.scoring import latest_scoring
+from colab_utils.run_directory import RunDirectory, RunStatus
 from colab_utils.weights import is_complete, model_folder
 
 COLUMNS = ("model", "licence", "access", "weights", "fits here", "state")
+_WIDTH = 130
 _NOT_LOCKED = "* not confirmed with the hub yet"
 
 
@@ -113,8 +119,9 @@ def run_state(
     """How far a model has come, and the actions that this allows.
 
     `folder` holds its run directories `smoke` and `full`. The state is one of `none`, `smoke 7/15`
-    (with how it ended), `smoke passed`, `smoke not passed`, `1,184/2,560` (so too), `complete`,
-    `scored`. Raises `RunDirectoryError` for a folder that is no run directory of ours.
+    or `1,184/2,560` with its phase (running, stalled, stopped, failed, interrupted ...), `smoke
+    passed`, `smoke not passed`, `complete`, `scored`. Raises `RunDirectoryError` for a foreign
+    folder.
     """
     smoke, full = RunDirectory(folder / "smoke"), RunDirectory(folder / "full")
     smoke_state = _smoke_state(model, smoke)
@@ -122,17 +129,11 @@ def run_state(
     runnable = ("smoke", "full_run") if passed or not require_smoke else ("smoke",)
     status = full.status()
     if full.is_complete():
-        scoring = latest_scoring(full.path)
-        run = full.read_run()
-        if scoring is None or run is None:
-            return "complete", ("score",)
-        if scoring.scoring.responses_sha256 != run["completed"]["responses_sha256"]:
-            return "complete", ("score",)
-        return "scored", ("score", "report")
+        return ("scored", ("score", "report")) if scored(full) else ("complete", ("score",))
     if status.phase == "complete":
         return "complete, then its answers were changed or removed", ()
     if status.phase != "none":
-        return _part(status.done, status.total, status.phase), runnable
+        return _part(status), runnable
     return smoke_state, runnable
 
 
@@ -141,7 +142,7 @@ def _smoke_state(model: ModelManifest, smoke: RunDirectory) -> str:
     if not smoke.is_complete():
         if status.phase == "none":
             return "none"
-        return f"smoke {_part(status.done, status.total, status.phase)}"
+        return f"smoke {_part(status)}"
     try:
         answers = parse_responses(smoke.responses.read_bytes(), where=str(smoke.responses))
     except RecordError:
@@ -149,10 +150,11 @@ def _smoke_state(model: ModelManifest, smoke: RunDirectory) -> str:
     return "smoke passed" if gate.judge(answers, model).passed else "smoke not passed"
 
 
-def _part(done: int, total: int, phase: str) -> str:
-    if phase in ("done", "complete"):
-        return f"{done:,}/{total:,}"
-    return f"{done:,}/{total:,} {phase}"
+def _part(status: RunStatus) -> str:
+    counts = f"{status.done:,}/{status.total:,}"
+    if status.phase in ("done", "complete"):
+        return counts
+    return f"{counts} {'stalled' if status.stalled else status.phase}"
 
 
 def _next(can: tuple[str, ...], state: str) -> str:
@@ -204,30 +206,30 @@ def notes(rows: Sequence[ModelRow]) -> list[str]:
 
 def text_table(rows: Sequence[ModelRow]) -> str:
     """The rows as text in columns; wide (Korean) characters take two places."""
-    lines = [COLUMNS, *(row.cells for row in rows)]
-    widths = [max(_width(line[column]) for line in lines) for column in range(len(COLUMNS))]
-    text = [
-        "  ".join(
-            cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)
-        )
-        for line in lines
-    ]
-    return "\n".join(line.rstrip() for line in [*text, *notes(rows)])
+    table = Table(*COLUMNS, box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        # Text as it is: a bracket in a name is no markup.
+        table.add_row(*(Text(cell) for cell in row.cells))
+    console = Console(file=io.StringIO(), width=_WIDTH)
+    with console.capture() as captured:
+        console.print(table)
+    lines = [line.rstrip() for line in captured.get().split("\n") if line.strip()]
+    return "\n".join([*lines, *notes(rows)])
 
 
-def html_table(rows: Sequence[ModelRow], selected: str = "", live: str = "") -> str:
+def html_table(
+    rows: Sequence[ModelRow], selected: str = "", live: tuple[str, str] = ("", "")
+) -> str:
     """The rows as an HTML table, all text escaped.
 
-    The row of `selected` is marked; `live`, when given, stands as its state. Colours are tints, so
-    that light and dark themes keep their own.
+    The row of `selected` is marked; `live` names a row and what stands as its state. Colours are
+    tints, so that light and dark themes keep their own.
     """
     head = "".join(f'<th style="{_HEAD}">{escape(name)}</th>' for name in COLUMNS)
     body = []
     for row in rows:
         chosen = row.name == selected
-        cells = list(row.cells)
-        if chosen and live:
-            cells[-1] = live
+        cells = [*row.cells[:-1], live[1] if row.name == live[0] else row.cells[-1]]
         style = _CELL + ("background:rgba(66,133,244,.16);" if chosen else "")
         shown = [escape(cell) for cell in cells]
         shown[0] = f"<b>{shown[0]}</b>" if chosen else shown[0]
@@ -251,10 +253,6 @@ _HEAD = "padding:4px 10px;text-align:left;font-weight:600;opacity:.75;"
 
 def _tint(state: str, row: ModelRow) -> str:
     good = state in ("smoke passed", "complete", "scored")
-    bad = bool(row.problem) or state == "smoke not passed" or state.endswith("failed")
+    bad = bool(row.problem) or state.endswith(("not passed", "failed", "stalled"))
     colour = "52,168,83" if good else "234,67,53" if bad else "128,128,128"
     return f"background:rgba({colour},.2);border-radius:4px;padding:1px 6px;"
-
-
-def _width(text: str) -> int:
-    return sum(1 + (unicodedata.east_asian_width(letter) in "WF") for letter in text)

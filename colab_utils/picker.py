@@ -27,22 +27,27 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import threading
+from dataclasses import replace
 from typing import Any, get_args
 
-from colab_utils import colab, jobs
-from colab_utils.errors import InputError, ParameterError, WorkbenchError
+from colab_utils import jobs
+from colab_utils.errors import ParameterError, WorkbenchError
 from colab_utils.front_end import handles_clicks_in_a_cell, somebody_can_click
-from colab_utils.jobs import Action, Job, JobProgress, JobSpec
-from colab_utils.manifests import (
-    PROJECT,
-    list_manifests,
-    load_experiment_manifest,
-    manifest_path,
-)
-from colab_utils.model_table import ModelRow, html_table, model_rows, text_table
+from colab_utils.job_record import TITLES, Action, Job, JobProgress
+from colab_utils.manifests import list_manifests
+from colab_utils.model_table import html_table, text_table
 from colab_utils.parameters import PickerParameters, checked
-from colab_utils.picker_view import Message, View, ended, figure, refused
-from colab_utils.picker_widgets import BUTTONS, Front, Handlers
+from colab_utils.picker_selection import Selection
+from colab_utils.picker_widgets import (
+    BUTTONS,
+    Front,
+    Handlers,
+    Message,
+    View,
+    ended,
+    figure,
+    refused,
+)
 from colab_utils.progress import ProgressLine
 
 ACTIONS: tuple[Action, ...] = get_args(Action)
@@ -83,34 +88,28 @@ class Picker:
     def __init__(self, parameters: PickerParameters) -> None:
         self._parameters = parameters
         self._queue = _actions(parameters.action)
-        self._runs = colab.local_folder(parameters.runs, parameter="runs")
-        self._cache = colab.local_folder(parameters.cache, parameter="cache")
-        self._notices: list[str] = []
-        self._gpu = self._probe()
-        self._token: str | None = None
+        self._selection = Selection(parameters)
         self._lock = threading.RLock()
         self._children: list[subprocess.Popen[bytes]] = []
         self._complaint: WorkbenchError | None = None
-        self._stopping: int | None = None
+        self._stopping: Job | None = None
         self._watching = False
-        self._shown_job: Job | None = None
+        self._shown: Job | None = None
         self._front: Front | None = None
         self._refresher: asyncio.Task[None] | None = None
-        self._set_experiment(parameters.experiment, parameters.model)
 
     def open(self) -> None:
         """Show the table, and start the first action that was asked for."""
-        if self._parameters.mirror:
-            colab.reach_folder(PROJECT / self._parameters.mirror)
-        going = self._going()
-        if going is not None and any(self._is(going, row) for row in self._rows):
-            self._model = going.spec.model
+        selection = self._selection
+        going = selection.going()
+        if going is not None and selection.row_of(going):
+            selection.model = going.spec.model
         if somebody_can_click():
             self._front = self._make_front()
         if self._front is None:
-            print(self._text())
+            print(self._text(going))
         else:
-            self._front.display(self._text())
+            self._front.display(self._text(going))
             self._refresher = asyncio.get_running_loop().create_task(self._refresh_forever())
         if self._queue and going is None:
             self._start(self._queue.pop(0))
@@ -141,12 +140,13 @@ class Picker:
         """Read where things stand and show it."""
         with self._lock:
             self._children = [child for child in self._children if child.poll() is None]
-            going = self._going()
-            if _identity(going) != _identity(self._shown_job):
-                self._shown_job, self._stopping = going, None
-                self._reload()
+            try:
+                view = self._look(progress)
+            except WorkbenchError as error:
+                # A file that cannot be read must not leave the picker standing still.
+                view = self._plain_view(refused("A file here cannot be read", error))
             if self._front is not None:
-                self._front.render(self._view(going, progress))
+                self._front.render(view)
 
     async def watch(self) -> None:
         """Await until what is going on has ended, and do what `action` still asks for.
@@ -155,7 +155,7 @@ class Picker:
         raised, so that a batch ends with its exit code.
         """
         while True:
-            job = self._going()
+            job = self._selection.going()
             if job is None and self._queue:
                 self._start(self._queue.pop(0))
                 continue
@@ -174,7 +174,7 @@ class Picker:
             return None
         print(_WAITING)
         try:
-            while (job := self._going()) is None:
+            while (job := self._selection.going()) is None:
                 self.refresh()
                 await asyncio.sleep(_POLL_SECONDS)
         except (KeyboardInterrupt, asyncio.CancelledError):
@@ -208,167 +208,105 @@ class Picker:
         print(job.error)
 
     def _make_front(self) -> Front | None:
+        selection = self._selection
+        chosen = (selection.experiment, selection.experiment_file)
         experiments = [(name, name) for name in list_manifests("experiments")]
-        if (self._experiment, self._experiment_file) not in experiments:
-            experiments.insert(0, (self._experiment, self._experiment_file))
+        if chosen not in experiments:
+            experiments.insert(0, chosen)
         handlers = Handlers(self.press, self._choose_model, self._choose_experiment)
-        names = [row.name for row in self._rows]
         try:
-            return Front(experiments, self._experiment_file, names, self._model, handlers)
+            return Front(experiments, chosen[1], selection.names, selection.model, handlers)
         except ImportError:
-            self._notices.append("ipywidgets is not installed here, so there are no buttons")
+            print("ipywidgets is not installed here, so there are no buttons.")
             return None
 
     def _choose_model(self, name: str) -> None:
         with self._lock:
-            self._model, self._complaint = name, None
+            self._selection.model, self._complaint = name, None
+            self._selection.reload()
             self.refresh()
 
     def _choose_experiment(self, name: str) -> None:
         with self._lock:
             self._complaint = None
             try:
-                self._set_experiment(name, None)
+                self._selection.choose_experiment(name, in_cell=False)
             except WorkbenchError as error:
                 self._complaint = error
             if self._front is not None:
-                self._front.offer([row.name for row in self._rows], self._model)
+                self._front.offer(self._selection.names, self._selection.model)
             self.refresh()
 
-    def _set_experiment(self, name: str, model: str | None) -> None:
-        path = manifest_path(name, "experiments")
-        manifest = load_experiment_manifest(name)
-        if model is not None and model not in manifest.models:
-            raise ParameterError(
-                f"{model} is not a model of experiment {manifest.name}",
-                where="parameter model",
-                mend=f"choose one of {', '.join(manifest.models)}",
-            )
-        # A job has another working folder, so a path is made absolute.
-        self._experiment_file = (
-            name if name in list_manifests("experiments") else str(path.resolve())
-        )
-        self._experiment = manifest.name
-        self._model = model or manifest.models[0]
-        self._reload()
-        if self._token is None and any(row.hub for row in self._rows):
-            # Asked for here, in a cell: a callback may have no front end to answer Colab.
-            self._token, problem = colab.find_token()
-            if self._token is not None:
-                self._reload()
-            elif problem and problem not in self._notices and any(r.gated for r in self._rows):
-                self._notices.append(problem)
-
-    def _reload(self) -> None:
-        self._rows = model_rows(
-            self._experiment_file,
-            runs=self._runs,
-            cache=self._cache,
-            gpu=self._gpu,
-            has_token=self._token is not None,
-            require_smoke=self._parameters.require_smoke,
-        )
-
-    def _spec(self, action: Action, model: str | None = None) -> JobSpec:
-        parameters = self._parameters
-        return JobSpec(
-            action=action,
-            experiment=self._experiment,
-            experiment_file=self._experiment_file,
-            model=model or self._model,
-            runs=self._runs,
-            cache=self._cache,
-            engine_python=parameters.engine_python,
-            evaluator_python=parameters.evaluator_python,
-            mirror=parameters.mirror,
-            require_smoke=parameters.require_smoke,
-            allow_weak_sandbox=parameters.allow_weak_sandbox,
-            replay=parameters.replay,
-        )
-
     def _start(self, action: Action) -> None:
-        hub = action in ("smoke", "full_run") and self._row().hub
-        token = self._token if hub else None
-        self._children.append(jobs.start(self._spec(action), token))
-
-    def _row(self) -> ModelRow:
-        return next(row for row in self._rows if row.name == self._model)
+        token = self._selection.token_for(action)
+        self._children.append(jobs.start(self._selection.spec(action), token))
 
     def _stop(self) -> None:
-        job = self._going()
-        if job is None:
-            return
-        if self._stopping is not None and self._stopping == job.pid:
-            jobs.end_by_force(job)
-            return
-        self._stopping = job.pid
-        jobs.stop(job)
-
-    def _going(self) -> Job | None:
-        job = jobs.current(self._runs)
-        if job is not None:
-            return job
-        for row in self._rows:
-            found = jobs.foreign_run(self._spec("smoke", row.name))
-            if found is not None:
-                return found
-        return None
-
-    def _view(self, going: Job | None, progress: JobProgress | None) -> View:
-        row = self._row()
-        message, picture = self._message(going)
+        going = self._selection.going()
         if going is None:
-            return View(
-                table=html_table(self._rows, self._model),
-                enabled=frozenset(row.can),
-                next=row.next,
-                message=message,
-                figure=picture,
-                notices=tuple(self._notices),
-            )
+            return
+        if _same(going, self._stopping):
+            jobs.end_by_force(going)
+            return
+        self._stopping = going
+        jobs.stop(going)
+
+    def _look(self, progress: JobProgress | None) -> View:
+        going = self._selection.going()
+        if not _same(going, self._shown):
+            self._shown, self._stopping = going, None
+            self._selection.reload()
+        message, picture = self._message(going)
+        view = replace(self._plain_view(message), figure=picture)
+        if going is None:
+            row = self._selection.row
+            return replace(view, enabled=frozenset(row.can), next=row.next)
         progress = progress or jobs.progress(going)
         text = progress.text
-        if self._stopping is not None and self._stopping == going.pid:
+        if _same(going, self._stopping):
             text = f"stopping; press Stop again to end it by force ({text})"
         deaf = self._watching and not handles_clicks_in_a_cell()
-        live = f"{going.spec.title.split(' of ')[0]}: going on"
-        return View(
-            table=html_table(self._rows, self._model, live if self._is(going, row) else ""),
+        live = (self._selection.row_of(going), _state(going, progress))
+        return replace(
+            view,
+            table=html_table(self._selection.rows, self._selection.model, live),
             enabled=frozenset() if deaf else frozenset({"stop"}),
             going=f"{going.spec.title}:",
             progress=text,
             done=progress.done,
             total=progress.total,
-            message=message,
             hint=_INTERRUPT if deaf else "",
-            notices=tuple(self._notices),
         )
 
-    def _is(self, job: Job, row: ModelRow) -> bool:
-        return (job.spec.experiment, job.spec.model) == (self._experiment, row.name)
+    def _plain_view(self, message: Message | None) -> View:
+        selection = self._selection
+        return View(
+            table=html_table(selection.rows, selection.model),
+            enabled=frozenset(),
+            message=message,
+            notices=selection.notices,
+        )
 
     def _message(self, going: Job | None) -> tuple[Message | None, bytes]:
         """How the chosen model's last job ended, and its figure."""
+        selection = self._selection
         if self._complaint is not None:
-            return refused(f"{self._model}: this was not done", self._complaint), b""
-        last = jobs.last(self._runs, self._experiment, self._model)
-        if last is None or last.alive or (going is not None and going.spec.model == self._model):
+            return refused(f"{selection.model}: this was not done", self._complaint), b""
+        if going is not None and selection.row_of(going) == selection.model:
             return None, b""
-        return ended(last), figure(last)
+        try:
+            last = jobs.last(selection.runs, selection.experiment, selection.model)
+        except WorkbenchError as error:
+            return refused("How the last step ended cannot be read", error), b""
+        return (None, b"") if last is None or last.alive else (ended(last), figure(last))
 
-    def _text(self) -> str:
-        lines = [f"Experiment {self._experiment}", text_table(self._rows), *self._notices]
-        going = self._going()
+    def _text(self, going: Job | None) -> str:
+        selection = self._selection
+        lines = [f"Experiment {selection.experiment}", text_table(selection.rows)]
+        lines += selection.notices
         if going is not None:
             lines.append(f"{going.spec.title}: {jobs.progress(going).text}")
         return "\n".join(lines)
-
-    def _probe(self) -> dict[str, Any] | None:
-        try:
-            return colab.probe_gpu()
-        except InputError as error:
-            self._notices.append(str(error))
-            return None
 
     async def _refresh_forever(self) -> None:
         while True:
@@ -399,5 +337,11 @@ def _no_buttons(parameters: PickerParameters) -> str:
     return "\n".join(lines)
 
 
-def _identity(job: Job | None) -> object:
-    return None if job is None else (job.spec.id, job.spec.action, job.spec.model)
+def _state(job: Job, progress: JobProgress) -> str:
+    """What stands in the table while a job is going on."""
+    doing = f"{progress.done:,}/{progress.total:,}" if progress.total else "going on"
+    return f"{TITLES[job.spec.action]} {doing}{' stalled' if progress.stalled else ''}"
+
+
+def _same(one: Job | None, other: Job | None) -> bool:
+    return (one and one.spec) == (other and other.spec)

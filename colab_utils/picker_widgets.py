@@ -1,4 +1,4 @@
-"""The picker's widgets: what is shown, and which button was pressed.
+"""The picker's widgets: what they show at one moment, as data, and which button was pressed.
 
 Only what ipywidgets 7.7.1 (Colab's) and 8 have in common is used. Text from manifests and errors
 is escaped: an HTML widget shows its value as HTML.
@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
-from colab_utils.picker_view import View
+from colab_utils.errors import WorkbenchError
+from colab_utils.job_record import Job
 
 BUTTONS: dict[str, tuple[str, str]] = {
     "smoke": ("Smoke", "15 requests: does this model run here? It is no score"),
@@ -20,6 +22,69 @@ BUTTONS: dict[str, tuple[str, str]] = {
     "report": ("Report", "tables, figure and database of the scored run"),
     "stop": ("Stop", "end what is going on; what is finished is kept"),
 }
+Tone = Literal["good", "bad", "plain"]
+_TINT = {"good": "52,168,83", "bad": "234,67,53", "plain": "128,128,128"}
+
+
+@dataclass(frozen=True)
+class Message:
+    """What is said below the buttons: how something ended, and what to do about it."""
+
+    tone: Tone
+    title: str
+    text: str
+    mend: str = ""
+
+    def html(self) -> str:
+        """The message as HTML, all text escaped."""
+        mend = f"<div><b>What to do:</b> {escape(self.mend)}</div>" if self.mend else ""
+        text = escape(self.text).replace("\n", "<br>")
+        return (
+            f'<div style="border-left:4px solid rgb({_TINT[self.tone]});padding:2px 0 2px 10px;'
+            'margin:6px 0;line-height:1.5;overflow-wrap:anywhere">'
+            f"<div><b>{escape(self.title)}</b></div><div>{text}</div>{mend}</div>"
+        )
+
+
+@dataclass(frozen=True)
+class View:
+    """All that is shown at one moment.
+
+    `enabled` names the buttons that can be pressed, `next` the one that is recommended. `total` 0
+    hides the bar. `figure` is a PNG, empty for none.
+    """
+
+    table: str
+    enabled: frozenset[str]
+    next: str = ""
+    going: str = ""
+    progress: str = ""
+    done: int = 0
+    total: int = 0
+    message: Message | None = None
+    figure: bytes = b""
+    hint: str = ""
+    notices: tuple[str, ...] = ()
+
+
+def refused(title: str, error: WorkbenchError) -> Message:
+    """What is said when something could not even be started."""
+    return Message("bad", title, _cause(error), error.mend)
+
+
+def ended(job: Job) -> Message:
+    """What is said of a job that is over."""
+    title = f"{job.spec.title}: {job.outcome}"
+    if job.error is None:
+        return Message("good", title, job.text)
+    tone: Tone = "plain" if job.outcome == "stopped" else "bad"
+    return Message(tone, title, _cause(job.error), job.error.mend)
+
+
+def figure(job: Job) -> bytes:
+    """A report's picture as PNG, empty where there is none (any more)."""
+    path = Path(job.figure)
+    return path.read_bytes() if job.figure and path.exists() else b""
 
 
 @dataclass(frozen=True)
@@ -140,3 +205,7 @@ def _progress(view: View) -> str:
 
 def _wrapping(widgets: Any) -> Any:
     return widgets.Layout(flex_flow="row wrap")
+
+
+def _cause(error: WorkbenchError) -> str:
+    return f"{error.where}: {error.problem}" if error.where else error.problem
