@@ -13,7 +13,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -206,11 +205,11 @@ def notes(rows: Sequence[ModelRow]) -> list[str]:
 
 def text_table(rows: Sequence[ModelRow]) -> str:
     """The rows as text in columns; wide (Korean) characters take two places."""
-    table = Table(*COLUMNS, box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(*COLUMNS, box=None, padding=(0, 2, 0, 0))
     for row in rows:
         # Text as it is: a bracket in a name is no markup.
         table.add_row(*(Text(cell) for cell in row.cells))
-    console = Console(file=io.StringIO(), width=_WIDTH)
+    console = Console(file=io.StringIO(), width=_WIDTH, force_jupyter=False, color_system=None)
     with console.capture() as captured:
         console.print(table)
     lines = [line.rstrip() for line in captured.get().split("\n") if line.strip()]
