@@ -73,7 +73,7 @@ def show_cell(folder: Path, **more: object) -> str:
 def front(request, folder) -> Iterator[KernelFront]:
     """A page on a kernel with the newest ipywidgets, and on one with Colab's 7.7.1."""
     if not request.param.exists():
-        pytest.skip("no environment with Colab's versions: run `make browser`")
+        pytest.fail("the environment with Colab's versions is missing: run `make browser`")
     experiment_in(folder)
     with kernel_front(request.param, folder) as page:
         yield page
