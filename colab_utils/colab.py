@@ -65,7 +65,7 @@ def mount_drive(timeout_seconds: int = 120) -> Path:
     try:
         drive.mount(str(DRIVE), timeout_ms=timeout_seconds * 1000)
     # Its own words, the front end's refusal, and the terminal program that it drives.
-    except (ValueError, OSError, errors.Error, ExceptionPexpect) as error:
+    except (ValueError, OSError, AssertionError, errors.Error, ExceptionPexpect) as error:
         said = str(error).strip().split("\n")[0]
         known = [mend for text, mend in _MOUNT_MENDS if text in said]
         raise InputError(
@@ -98,7 +98,7 @@ def find_token(*, in_cell: bool = True) -> tuple[str | None, str]:
     if not in_cell:
         return None, "Run the cell again with this experiment, so that Colab is asked for HF_TOKEN."
     try:
-        from google.colab import userdata
+        from google.colab import errors, userdata
     except ImportError:
         return None, "This kernel cannot ask for Colab's secrets: set HF_TOKEN in its environment."
     try:
@@ -115,6 +115,8 @@ def find_token(*, in_cell: bool = True) -> tuple[str | None, str]:
             "Colab did not answer for the secret HF_TOKEN: run this cell in the open notebook, not "
             "in a batch, or set HF_TOKEN in the environment."
         )
+    except errors.Error as error:
+        return None, f"Colab did not give the secret HF_TOKEN ({error}): run the cell again."
     return (token, "") if token else (None, "The secret HF_TOKEN is empty: put the token in it.")
 
 
