@@ -34,11 +34,17 @@ IMPORT = "from colab_utils import picker"
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
-    """A folder whose name is markup, so that every sentence which names a file tries to be."""
+def folder(tmp_path) -> Iterator[Path]:
+    """A folder whose name is markup, so that every sentence which names a file tries to be.
+
+    What a failed test leaves going below it is stopped.
+    """
     made = tmp_path / "<b>&runs"
     made.mkdir()
-    return made
+    yield made
+    job = jobs.current(made / "runs")
+    if job is not None:
+        jobs.stop(job)
 
 
 def experiment_in(folder: Path) -> Path:
