@@ -54,11 +54,7 @@ class World:
 
 
 def make_world(
-    folder: Path,
-    manifests: dict[str, dict[str, Any]],
-    *,
-    samples_a_task: int = 1,
-    max_tokens: int = 24,
+    folder: Path, manifests: dict[str, dict[str, Any]], *, samples_a_task: int = 1
 ) -> World:
     """An experiment of models whose manifests are those of llama-3.2-3b-instruct, changed."""
     real = load_model_manifest("llama-3.2-3b-instruct")
@@ -68,7 +64,7 @@ def make_world(
         content = real.model_dump(mode="json") | {"name": name} | changed
         paths[name] = _write(folder / f"{name}.yaml", content)
     dataset = write_dataset(folder / "data", small_lines(samples_a_task))
-    content = experiment(real, max_tokens=max_tokens).model_dump(mode="json")
+    content = experiment(real, max_tokens=8).model_dump(mode="json")
     content |= {"models": list(manifests), "dataset": str(dataset)}
     return World(folder, _write(folder / "small.yaml", content), paths)
 

@@ -304,6 +304,7 @@ def test_changed_answers_are_judged_and_the_flip_rate_stands_in_the_report(datas
     (run / "replays").mkdir()
     record = {
         "at": "2026-12-03T00:00:00+00:00", "requests": 10, "changed": 2, "by": by,
+        "request_ids": [line["request_id"] for line in lines[:10]],
         "changed_answers": [wrong, other],
     }  # fmt: skip
     (run / "replays" / "000.json").write_text(json.dumps(record))
