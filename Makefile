@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help kernel setup demo test test-fast fuzz kills lint format bench lock clean
+.PHONY: help kernel setup browser demo test test-fast fuzz kills lint format bench lock clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -36,7 +36,31 @@ setup: kernel ## Make both environments, the kernel's and the engine's; what is 
 demo: kernel ## Run the whole workbench on the embedded data set with a small model, on the CPU.
 	@$(BIN)/python -m colab_utils demo
 
-test: setup lint ## Lint, then run every test.
+# Two environments beside the kernel's: JupyterLab with what drives chromium, and a kernel with the
+# versions of Colab's image. Each is made anew when its lock has changed.
+browser: kernel ## Make what the picker's tests need: JupyterLab, Colab's kernel, chromium where apt can.
+	@export UV_PYTHON_DOWNLOADS=never; \
+	for name in browser colab-kernel; do \
+	  folder=.envs/$$name; lock=requirements-$$name.txt; \
+	  wanted="$$(sha256sum < $$lock | cut -d' ' -f1) $(CURDIR)"; \
+	  if [[ "$$(cat $$folder/lock-stamp 2>/dev/null)" == "$$wanted" ]]; then continue; fi; \
+	  echo "making the environment $$folder"; \
+	  rm -rf $$folder; \
+	  $(UV) venv --quiet --python $(BIN)/python $$folder; \
+	  $(UV) pip install --quiet --python $$folder/bin/python --no-deps --require-hashes -r $$lock; \
+	  echo "$$wanted" > $$folder/lock-stamp; \
+	done; \
+	if ! command -v chromium >/dev/null; then \
+	  if [[ $$(id -u) == 0 ]] && command -v apt-get >/dev/null && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	      chromium fonts-noto-cjk >/dev/null; then \
+	    echo "installed chromium"; \
+	  else \
+	    echo "no chromium, and it can't be installed here: tests in a browser are skipped"; \
+	  fi; \
+	fi
+
+test: setup browser lint ## Lint, then run every test.
 	$(BIN)/python -m pytest
 
 test-fast: setup ## Run the tests that start no engine.
@@ -100,6 +124,9 @@ lock: kernel ## Resolve the requirements-*.txt files anew; add UPGRADE=--upgrade
 	$(LOCK) $(UPGRADE) $(EVERY_PYTHON) \
 	  --excludes <(printf '%s\n' $(NOT_IN_EVALUATOR)) .venv/evaluator-current.in \
 	  -o requirements-evaluator-current.txt
+	$(LOCK) $(UPGRADE) $(EVERY_PYTHON) requirements-browser.in -o requirements-browser.txt
+	$(LOCK) $(UPGRADE) $(EVERY_PYTHON) --excludes <(printf '%s\n' widgetsnbextension jupyterlab-widgets) \
+	  pyproject.toml requirements-colab-kernel.in -o requirements-colab-kernel.txt
 
 clean: ## Remove environments, caches and builds; runs/ and weights in .cache/ are kept.
 	rm -rf .venv .envs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \

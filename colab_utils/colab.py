@@ -17,6 +17,13 @@ from colab_utils.manifests import PROJECT
 
 _PROBE_SECONDS = 60
 DRIVE = Path("/content/drive")
+# What drive.mount says, and what helps; the first that is found counts.
+_MOUNT_MENDS = (
+    ("initial read of root folder", "move files out of My Drive's top folder and run again"),
+    ("credential propagation", "run the cell again and allow access in the window that opens"),
+    ("must not already contain files", "move away what lies in /content/drive and run again"),
+    ("domain policy", "use an account whose organisation allows Drive for desktop"),
+)
 
 
 def in_colab() -> bool:
@@ -52,15 +59,19 @@ def mount_drive(timeout_seconds: int = 120) -> Path:
     """
     if not in_colab():
         raise InputError("Drive can be mounted on Colab only", mend="leave the mirror empty")
-    from google.colab import drive
+    from google.colab import drive, errors
+    from pexpect.exceptions import ExceptionPexpect
 
     try:
         drive.mount(str(DRIVE), timeout_ms=timeout_seconds * 1000)
-    except (ValueError, OSError) as error:
+    # Its own words, the front end's refusal, and the terminal program that it drives.
+    except (ValueError, OSError, AssertionError, errors.Error, ExceptionPexpect) as error:
+        said = str(error).strip().split("\n")[0]
+        known = [mend for text, mend in _MOUNT_MENDS if text in said]
         raise InputError(
-            f"Drive could not be mounted ({error})",
-            mend="run the cell again, or go on without Drive: results then live as long as this "
-            "machine",
+            f"Drive could not be mounted ({said or type(error).__name__})",
+            mend=f"{known[0] if known else 'run the cell again'}, or go on without Drive: results "
+            "then live as long as this machine",
         ) from error
     return DRIVE / "MyDrive"
 
@@ -71,22 +82,42 @@ def hub_token() -> str | None:
     The secret can be read from the interface's kernel only, where it waits ten seconds at
     most; a refusal or a missing secret counts as no token.
     """
+    return find_token()[0]
+
+
+def find_token(*, in_cell: bool = True) -> tuple[str | None, str]:
+    """The Hugging Face token as `hub_token` finds it, or None with a sentence that says why not.
+
+    Outside of a running cell (`in_cell` False) no front end answers Colab, so it is not asked.
+    """
     token = os.environ.get("HF_TOKEN", "").strip()
-    if token or not in_colab():
-        return token or None
+    if token:
+        return token, ""
+    if not in_colab():
+        return None, "HF_TOKEN is not set: set it before this kernel starts, for gated models."
+    if not in_cell:
+        return None, "Run the cell again with this experiment, so that Colab is asked for HF_TOKEN."
     try:
-        from google.colab import userdata
+        from google.colab import errors, userdata
     except ImportError:
-        return None
-    refusals = tuple(
-        getattr(userdata, name)
-        for name in ("SecretNotFoundError", "NotebookAccessError", "TimeoutException")
-        if hasattr(userdata, name)
-    )
+        return None, "This kernel cannot ask for Colab's secrets: set HF_TOKEN in its environment."
     try:
-        return str(userdata.get("HF_TOKEN")).strip() or None
-    except refusals:
-        return None
+        token = str(userdata.get("HF_TOKEN")).strip()
+    except userdata.SecretNotFoundError:
+        return None, "Colab has no secret HF_TOKEN: add it under the key on the left, with access."
+    except userdata.NotebookAccessError:
+        return None, (
+            "This notebook has no access to the secret HF_TOKEN: switch it on under the key on the "
+            "left, then run the cell again."
+        )
+    except userdata.TimeoutException:
+        return None, (
+            "Colab did not answer for the secret HF_TOKEN: run this cell in the open notebook, not "
+            "in a batch, or set HF_TOKEN in the environment."
+        )
+    except errors.Error as error:
+        return None, f"Colab did not give the secret HF_TOKEN ({error}): run the cell again."
+    return (token, "") if token else (None, "The secret HF_TOKEN is empty: put the token in it.")
 
 
 def probe_gpu() -> dict[str, Any] | None:

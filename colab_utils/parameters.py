@@ -69,6 +69,32 @@ class ReportParameters(_Parameters):
     run_dirs: list[str] = Field(min_length=1)
 
 
+class PickerParameters(_Parameters):
+    """What the picker is told.
+
+    `action` names what is done without a button, in order and separated by commas: smoke,
+    full_run, score, report; empty to choose by buttons. The others are those of `RunParameters`
+    and `ScoringParameters`.
+    """
+
+    experiment: str = Field(min_length=1)
+    model: str = Field(min_length=1)
+    action: str = ""
+    runs: str = Field(min_length=1)
+    cache: str = Field(min_length=1)
+    engine_python: str = ""
+    evaluator_python: str = ""
+    mirror: str = ""
+    require_smoke: bool = True
+    allow_weak_sandbox: bool = False
+    replay: int = Field(default=32, ge=0)
+
+    @field_validator("require_smoke", "allow_weak_sandbox", mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        return switch(value)
+
+
 class BatchParameters(_Parameters):
     """What a batch is told: what its notebooks are, and the list of `models`.
 

@@ -7,6 +7,8 @@ import sys
 import time
 from typing import Any
 
+from colab_utils.front_end import running_kernel
+
 # Set for kernels whose output is followed in a terminal, where a replaced line is not seen.
 PLAIN = "COLAB_UTILS_PLAIN_PROGRESS"
 
@@ -66,10 +68,7 @@ def seconds_text(seconds: float | None) -> str:
 
 def notebook_display() -> Any:
     """An output area of this IPython kernel that is updated in place; None outside of one."""
-    # Asked of what is loaded: importing IPython just to learn that it is not there costs time.
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    if shell is None or not hasattr(shell, "kernel") or os.environ.get(PLAIN):
+    if running_kernel() is None or os.environ.get(PLAIN):
         return None
     from IPython.display import display
 

@@ -386,14 +386,14 @@ def _alone(run_dir: Path) -> Iterator[None]:
 def _parallel(
     judge: Judge, work: Callable[[Any], Any], items: Sequence[Any]
 ) -> Iterator[tuple[Any, Any]]:
-    """(item, result) in order, several at once; an interrupt waits for what is running only."""
+    """(item, result) in order, several at once; what runs at an interrupt ends with the judge."""
     pool = ThreadPoolExecutor(judge.workers)
     try:
         futures: list[Future[Any]] = [pool.submit(work, item) for item in items]
         for item, future in zip(items, futures, strict=True):
             yield item, future.result()
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _folder(run_dir: Path, fingerprint: str) -> Path:

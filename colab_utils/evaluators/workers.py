@@ -47,6 +47,7 @@ class Workers:
         }
         self._servers: dict[str, _Server] = {}
         self._lock = threading.Lock()
+        self._closed = False
         # The sandboxed user passes through it, to a folder of its own.
         self._scratch = Path(tempfile.mkdtemp(prefix="evaluator-"))
         os.chmod(self._scratch, 0o711)
@@ -65,6 +66,7 @@ class Workers:
     def close(self) -> None:
         """End the servers and what they run, and remove the scratch folder."""
         with self._lock:
+            self._closed = True
             for server in self._servers.values():
                 server.close()
             self._servers.clear()
@@ -125,6 +127,8 @@ class Workers:
 
     def _server(self, kind: str) -> _Server:
         with self._lock:
+            if self._closed:
+                raise EvaluatorFailed("was closed while a program ran", where=str(self.python))
             server = self._servers.get(kind)
             if server is None or not server.alive:
                 server = _Server(self.python, self._modules[kind], self._scratch)

@@ -124,7 +124,7 @@ def test_papermill_parameters_are_checked_by_type(tmp_path, notebook, name, valu
     assert re.search(message, done.stderr.strip().splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", (*NAMES, "batch"))
+@pytest.mark.parametrize("name", (*NAMES, "batch", "pick_model"))
 def test_notebooks_hold_no_logic(name):
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     nbformat.validate(notebook)
