@@ -98,7 +98,7 @@ class LiveTable:
 
 def as_text(rows: Sequence[Row]) -> str:
     """The table in characters."""
-    console = Console(file=io.StringIO(), width=_WIDTH)
+    console = Console(file=io.StringIO(), width=_WIDTH, force_jupyter=False, color_system=None)
     with console.capture() as captured:
         console.print(_table(rows))
     return captured.get()

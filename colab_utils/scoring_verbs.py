@@ -9,7 +9,7 @@ from typing import Any
 from colab_utils import colab, environments
 from colab_utils import explanation as explanations
 from colab_utils import scoring as scoring_module
-from colab_utils.errors import ParameterError
+from colab_utils.errors import ParameterError, RunDirectoryError
 from colab_utils.manifests import PROJECT, load_dataset_manifest, load_experiment_manifest
 from colab_utils.parameters import ScoringParameters, checked
 from colab_utils.progress import ProgressLine
@@ -109,5 +109,11 @@ def dataset_of(directory: Path) -> Dataset:
     if run is None:
         raise ParameterError(
             "holds no run", where=f"{directory}", mend="run the model first, or correct run_dir"
+        )
+    if not isinstance(run.get("dataset_manifest"), str):
+        raise RunDirectoryError(
+            "names no data set manifest",
+            where=f"{directory / 'run.json'}, dataset_manifest",
+            mend="bring the file back from the mirror, or run the model in a new run directory",
         )
     return load_dataset(load_dataset_manifest(PROJECT / run["dataset_manifest"]))

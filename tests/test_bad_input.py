@@ -195,6 +195,15 @@ def test_a_run_directory_that_is_not_one_is_refused(cli, tmp_path):
     assert "was not written by this version of the workbench" in done.stderr
 
 
+def test_a_run_that_names_no_data_set_is_refused(cli, tmp_path):
+    needed = ("decoding_fingerprint", "run_fingerprint", "decoding", "run", "requests")
+    record = {"format": 1, "kind": "full", **dict.fromkeys(needed)}
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    done = cli("score", str(tmp_path))
+    assert done.returncode == 2
+    assert "dataset_manifest: names no data set manifest" in " ".join(done.stderr.split())
+
+
 def test_a_cache_that_is_a_file_is_named(cli, tmp_path):
     (tmp_path / "cache").write_bytes(b"")
     done = cli("smoke", "--cache", str(tmp_path / "cache"), "--runs", str(tmp_path / "runs"))
