@@ -77,7 +77,8 @@ def _remaining(directory: RunDirectory, checkpoint: Checkpoint, spec: RunSpec, t
         first = (
             spec.kind == "full" and spec.replay > 0 and not any(directory.replays.glob("*.json"))
         )
-        return Work(chunks, list(range(total)) if first else [])
+        found = list(checkpoint.finished.values())
+        return Work(chunks, list(range(total)) if first else [], found)
     if chunks:
         raise RunDirectoryError(
             "is not complete, so there is nothing to replay yet",
@@ -86,7 +87,7 @@ def _remaining(directory: RunDirectory, checkpoint: Checkpoint, spec: RunSpec, t
         )
     finished = sorted(checkpoint.finished)
     picked = finished[:: max(1, len(finished) // spec.replay_chunks)][: spec.replay_chunks]
-    return Work([], [n for chunk in picked for n in range(chunk.first, chunk.last + 1)])
+    return Work([], [n for chunk in picked for n in range(chunk.first, chunk.last + 1)], [])
 
 
 def _mode(

@@ -15,7 +15,7 @@ from builders import run_spec, small_lines, write_dataset
 
 from colab_utils import launch, records
 from colab_utils.analysis import analyse
-from colab_utils.checkpoints import plan
+from colab_utils.checkpoints import ChunkRange, commit, plan
 from colab_utils.engine import Answer, Engine, Operating
 from colab_utils.engine_modes import EAGER
 from colab_utils.errors import EngineFailed, ParameterError, RunDirectoryError
@@ -29,6 +29,7 @@ from colab_utils.manifests import (
 )
 from colab_utils.prompts import Prompt
 from colab_utils.report_text import replay as replay_sentence
+from colab_utils.responses import parse_responses
 from colab_utils.run_directory import RunDirectory
 from colab_utils.samples import load_dataset
 from colab_utils.scoring import latest_scoring, score
@@ -52,8 +53,8 @@ plain_environment, plain_test = engine.set_engine_environment, invariance.self_t
 def environment(device, operating, mode, **more):
     plain_environment("cpu", operating, mode, **more)
 engine.set_engine_environment = environment
-def test(loaded, prompts, *, mode):
-    found = plain_test(loaded, prompts, mode=mode)
+def test(loaded, prompts, *, mode, committed):
+    found = plain_test(loaded, prompts, mode=mode, committed=committed)
     if mode in os.environ["HOLDS"].split(","):
         return found
     return invariance.SelfTest(**{**found.record(), "differ": 1})
@@ -240,9 +241,25 @@ def test_the_first_mode_that_holds_is_used_and_chunks_overlap(
     again = run_spec(spec.run_dir, tiny(MODEL), dataset, chunk_size=3)
     with pytest.raises(EngineFailed, match="answers depend on batching here"):
         launch.watch(spec.run_dir, as_on_a_gpu(again, engine_python, tmp_path, holds=""))
+
+    # So is an engine that no longer gives the answers which the run holds.
+    path = sorted(directory.chunks.glob("*.jsonl"))[0]
+    kept = path.read_bytes()
+    first, *others = parse_responses(kept, where=str(path))
+    tokens = [first.output_token_ids[0] + 1, *first.output_token_ids[1:]]
+    path.unlink()
+    other = first.model_copy(update={"output_token_ids": tokens})
+    changed = commit(directory.chunks, ChunkRange(0, 3), [other, *others])
+    with pytest.raises(EngineFailed, match="1 of 37 committed answers .* begin otherwise"):
+        launch.watch(spec.run_dir, as_on_a_gpu(again, engine_python, tmp_path, holds="graphs"))
+    changed.unlink()
+    path.write_bytes(kept)
+
     launch.watch(spec.run_dir, as_on_a_gpu(again, engine_python, tmp_path, holds="graphs"))
     assert directory.responses.read_bytes() == before
     assert len(list(directory.chunks.glob("*.jsonl"))) == 13
+    resumed = directory.read_run()["segments"][-1]["self_tests"][0]
+    assert (resumed["committed"], resumed["committed_differ"]) == (37, 0)
 
 
 @pytest.mark.slow
