@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 import traceback
 from typing import Any
 
@@ -35,6 +36,7 @@ def run(spec: RunSpec, heartbeat: Heartbeat, stop: Stop) -> str:
     `ChunkConflict`, `WeightsError` or `DataError` before the model is loaded, `RunStopped` after
     SIGTERM, and `NextMode` when answers depend on batching in the mode that was tried.
     """
+    began = time.monotonic()
     directory = RunDirectory(spec.run_dir)
     dataset = load_dataset(load_dataset_manifest(spec.dataset_manifest))
     requests = dataset.smoke_requests() if spec.kind == "smoke" else dataset.requests()
@@ -66,7 +68,9 @@ def run(spec: RunSpec, heartbeat: Heartbeat, stop: Stop) -> str:
     work = _remaining(directory, checkpoint, spec, len(requests))
     if work.chunks or work.replayed:
         heartbeat.enter("importing", progress.describe)
-        session = Session(spec, directory, dataset, requests, progress, stop, heartbeat, mode)
+        session = Session(
+            spec, directory, dataset, requests, progress, stop, heartbeat, mode, began
+        )
         checkpoint = session.run(work, decoding, settings, gpu, resumed=earlier is not None)
     return complete(directory, checkpoint)
 

@@ -102,7 +102,10 @@ class Work:
 
 
 class Session:
-    """One start of the engine: load, self-test, chunks, replay."""
+    """One start of the engine: load, self-test, chunks, replay.
+
+    Its seconds count from `began`, a moment of `time.monotonic`.
+    """
 
     def __init__(
         self,
@@ -114,6 +117,7 @@ class Session:
         stop: Stop,
         heartbeat: Heartbeat,
         mode: Mode,
+        began: float,
     ) -> None:
         self._spec = spec
         self._directory = directory
@@ -124,7 +128,7 @@ class Session:
         self._heartbeat = heartbeat
         self._mode = mode
         self._seconds: dict[str, float] = {}
-        self._since = time.monotonic()
+        self._since = began
 
     def run(
         self,
@@ -137,6 +141,7 @@ class Session:
     ) -> Checkpoint:
         """Do the work; raises `NextMode` when answers depend on batching in this mode."""
         spec, invariant = self._spec, bool(settings["batch_invariant"])
+        self._lap("check")
         set_engine_environment(
             settings["device"], spec.operating, self._mode,
             batch_invariant=invariant, compile_cache=spec.model_folder.parent / "compiled",

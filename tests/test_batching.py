@@ -285,6 +285,8 @@ def test_the_first_mode_that_holds_is_used_and_chunks_overlap(
     ]  # fmt: skip
     assert segment["self_tests"][1]["compared"] >= 32
     assert segment["window"] > 1
+    phases = ["check", "import", "tokenizer", "prompts", "load", "self_test"]
+    assert list(segment["seconds"]) == phases
     assert segment["pid"] == child.pid
     events = [(x["event"], x["chunk"]) for x in records.read_log(directory.timeline)]
     assert [event for event, _ in events[:3]] == ["given"] * 3
