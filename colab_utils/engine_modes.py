@@ -25,13 +25,22 @@ class Mode:
         """Variables that vLLM reads at import."""
         graphs_alone = not self.eager and not self.torch_compile
         # Releases without it ignore the variable, and the self-test then judges what they do.
-        return {"VLLM_USE_BREAKABLE_CUDAGRAPH": str(int(graphs_alone))}
+        found = {"VLLM_USE_BREAKABLE_CUDAGRAPH": str(int(graphs_alone))}
+        if self.torch_compile and not self.eager:
+            # Else the compiler times kernels that sum in different orders and keeps the quicker
+            # one, so that two starts on one machine may give different answers.
+            found["TORCHINDUCTOR_DETERMINISTIC"] = "1"
+        return found
 
     def engine_arguments(self) -> dict[str, Any]:
         """What the mode adds to vLLM's EngineArgs."""
         chosen: dict[str, Any] = {"enforce_eager": self.eager}
         if self.attention_backend is not None:
             chosen["attention_backend"] = self.attention_backend
+        if self.torch_compile and not self.eager:
+            # vLLM up to 0.26 times these even where the compiler is told not to.
+            kernels = {"combo_kernels": True, "benchmark_combo_kernel": False}
+            chosen["compilation_config"] = {"inductor_compile_config": kernels}
         return chosen
 
 

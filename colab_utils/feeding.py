@@ -27,6 +27,10 @@ from colab_utils.prompts import Prompt
 from colab_utils.responses import Response
 from colab_utils.run_directory import RunDirectory
 
+# Chunks open at once, in windows. The longest answer of a chunk takes some 2.7 times a mean one, so
+# fewer than that would keep requests back; a kill costs the answers of two more windows.
+OPEN = 3
+
 
 @dataclass
 class Feed:
@@ -68,7 +72,7 @@ def answered_chunks(
     """Yield each chunk when its last answer has come.
 
     The engine gets the next chunk when the requests with it and that chunk's are at most
-    `window` chunks' worth. At most twice as many chunks are open, so that a kill costs no more.
+    `window` chunks' worth, and at most `OPEN` windows of chunks are open.
     `on_given` hears of a chunk before the engine does; `on_step` gets the answers of each step
     and may raise to end the run between two steps.
     """
@@ -76,7 +80,7 @@ def answered_chunks(
     owner: dict[str, Feed] = {}
     in_flight = 0
     most_requests = window * max((len(chunk) for chunk in chunks), default=0)
-    most_chunks = 1 if window == 1 else 2 * window
+    most_chunks = 1 if window == 1 else OPEN * window
     while waiting or in_flight:
         while waiting and in_flight < most_chunks and len(owner) + len(waiting[0]) <= most_requests:
             chunk = waiting.popleft()

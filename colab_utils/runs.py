@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 import traceback
 from typing import Any
 
@@ -35,6 +36,7 @@ def run(spec: RunSpec, heartbeat: Heartbeat, stop: Stop) -> str:
     `ChunkConflict`, `WeightsError` or `DataError` before the model is loaded, `RunStopped` after
     SIGTERM, and `NextMode` when answers depend on batching in the mode that was tried.
     """
+    began = time.monotonic()
     directory = RunDirectory(spec.run_dir)
     dataset = load_dataset(load_dataset_manifest(spec.dataset_manifest))
     requests = dataset.smoke_requests() if spec.kind == "smoke" else dataset.requests()
@@ -66,7 +68,9 @@ def run(spec: RunSpec, heartbeat: Heartbeat, stop: Stop) -> str:
     work = _remaining(directory, checkpoint, spec, len(requests))
     if work.chunks or work.replayed:
         heartbeat.enter("importing", progress.describe)
-        session = Session(spec, directory, dataset, requests, progress, stop, heartbeat, mode)
+        session = Session(
+            spec, directory, dataset, requests, progress, stop, heartbeat, mode, began
+        )
         checkpoint = session.run(work, decoding, settings, gpu, resumed=earlier is not None)
     return complete(directory, checkpoint)
 
@@ -77,7 +81,8 @@ def _remaining(directory: RunDirectory, checkpoint: Checkpoint, spec: RunSpec, t
         first = (
             spec.kind == "full" and spec.replay > 0 and not any(directory.replays.glob("*.json"))
         )
-        return Work(chunks, list(range(total)) if first else [])
+        found = list(checkpoint.finished.values())
+        return Work(chunks, list(range(total)) if first else [], found)
     if chunks:
         raise RunDirectoryError(
             "is not complete, so there is nothing to replay yet",
@@ -86,7 +91,7 @@ def _remaining(directory: RunDirectory, checkpoint: Checkpoint, spec: RunSpec, t
         )
     finished = sorted(checkpoint.finished)
     picked = finished[:: max(1, len(finished) // spec.replay_chunks)][: spec.replay_chunks]
-    return Work([], [n for chunk in picked for n in range(chunk.first, chunk.last + 1)])
+    return Work([], [n for chunk in picked for n in range(chunk.first, chunk.last + 1)], [])
 
 
 def _mode(

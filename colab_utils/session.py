@@ -6,9 +6,10 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -93,14 +94,18 @@ class Stop:
 
 @dataclass(frozen=True)
 class Work:
-    """Chunks to be answered, and positions of the requests to choose a replay from."""
+    """Chunks to be answered, positions of the requests to choose a replay from, whole chunks."""
 
     chunks: list[ChunkRange]
     replayed: list[int]
+    finished: list[Path]
 
 
 class Session:
-    """One start of the engine: load, self-test, chunks, replay."""
+    """One start of the engine: load, self-test, chunks, replay.
+
+    Its seconds count from `began`, a moment of `time.monotonic`.
+    """
 
     def __init__(
         self,
@@ -112,6 +117,7 @@ class Session:
         stop: Stop,
         heartbeat: Heartbeat,
         mode: Mode,
+        began: float,
     ) -> None:
         self._spec = spec
         self._directory = directory
@@ -122,7 +128,7 @@ class Session:
         self._heartbeat = heartbeat
         self._mode = mode
         self._seconds: dict[str, float] = {}
-        self._since = time.monotonic()
+        self._since = began
 
     def run(
         self,
@@ -135,6 +141,7 @@ class Session:
     ) -> Checkpoint:
         """Do the work; raises `NextMode` when answers depend on batching in this mode."""
         spec, invariant = self._spec, bool(settings["batch_invariant"])
+        self._lap("check")
         set_engine_environment(
             settings["device"], spec.operating, self._mode,
             batch_invariant=invariant, compile_cache=spec.model_folder.parent / "compiled",
@@ -143,6 +150,7 @@ class Session:
         import_transformers() if reference else import_engine()
         self._lap("import")
         tokenizer = load_tokenizer(spec.model_folder, spec.model)
+        self._lap("tokenizer")
         render = partial(
             render_all,
             model=spec.model,
@@ -160,7 +168,9 @@ class Session:
             if invariant:
                 # A smoke's requests are too few to fill a batch.
                 beside = prompts if spec.kind == "full" else render(self._dataset.requests())
-                tests.append(self._test(engine, beside, resumed=resumed))
+                # A replay asks how many answers change, so it goes on where some do.
+                committed = self._committed(work.finished) if work.chunks else {}
+                tests.append(self._test(engine, beside, committed, resumed=resumed))
                 window = spec.operating.window or choose_window(
                     engine, prompts, spec.operating.chunk_size
                 )
@@ -203,13 +213,35 @@ class Session:
         self._seconds[name] = round(moment - self._since, 2)
         self._since = moment
 
+    def _committed(self, chunks: Iterable[Path]) -> dict[str, list[int]]:
+        """Token ids of the answers in chunks, by request; those of rejected prompts are none."""
+        return {
+            answer.request_id: answer.output_token_ids
+            for path in chunks
+            for answer in parse_responses(path.read_bytes(), where=str(path))
+            if answer.finish_reason != "rejected"
+        }
+
     def _test(
-        self, engine: AnsweringEngine, prompts: Sequence[Prompt], *, resumed: bool
+        self,
+        engine: AnsweringEngine,
+        prompts: Sequence[Prompt],
+        committed: Mapping[str, list[int]],
+        *,
+        resumed: bool,
     ) -> dict[str, Any]:
         self._heartbeat.enter("testing")
-        test = self_test(engine, prompts, mode=self._mode.name)
+        test = self_test(engine, prompts, mode=self._mode.name, committed=committed)
         print(test, flush=True)
         self._lap("self_test")
+        if test.committed_differ:
+            raise EngineFailed(
+                f"{test.committed_differ} of {test.committed} committed answers that were asked "
+                "again begin otherwise, so this run's answers would come from two kinds of sums",
+                where=str(self._directory.path),
+                mend="go on on a machine and with an engine like the first, or choose another run "
+                "directory",
+            )
         if test.holds:
             return test.record()
         if resumed:

@@ -18,10 +18,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from jupyter_client.manager import KernelManager
 
 from colab_utils import launch, records
 from colab_utils.manifests import PROJECT
@@ -31,15 +34,20 @@ from colab_utils.run_record import RunSpec
 PACKAGE = str(PROJECT / "colab_utils")
 WRITERS = {"write_atomic", "append_line", "write", "locked", "_fsync_folder", "_put", "rename"}
 CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.truncate", "fcntl.flock", "os.utime")
-# Starts a run, watches it and starts it again, as a notebook's kernel does.
+# Starts a run with its mirror, watches it and starts it again, as a notebook's cell does.
 WATCHER = """
-import sys
+import os
 from pathlib import Path
+from colab_utils.following import run_to_end
+from colab_utils.mirror_launch import mirror_of
 from colab_utils.run_record import RunSpec
-from colab_utils.supervision import supervise
-spec = RunSpec.model_validate_json(sys.stdin.buffer.read())
-supervise(spec, Path(sys.argv[1]), show=lambda status: None, say=print)
+spec = RunSpec.model_validate_json(Path({spec!r}).read_bytes())
+mirror = mirror_of({mirror!r}, spec.run_dir, spec.run_dir.parent)
+mirror.restore(print)
+mirror.finish(run_to_end(spec, Path({python!r}), mirror, print))
+os._exit(0)
 """
+TARGETS = ("engine", "engine", "watcher", "kernel", "all")
 
 
 class Steps:
@@ -125,8 +133,9 @@ def random_kills(
 ) -> Counter[str]:
     """Kill runs at random moments until it was done `kills` times; counts by what was killed.
 
-    Every run is resumed to its end, and must equal `undisturbed`: the same bytes, nothing
-    computed twice that was committed.
+    Engine process, the process that watches it (a shell's or a Jupyter kernel), or all of them and
+    the one that copies to the mirror. Every run is resumed to its end, and must equal
+    `undisturbed`: the same bytes, nothing computed twice that was committed, all of it mirrored.
     """
     chance = random.Random(seed)
     counts: Counter[str] = Counter()
@@ -135,28 +144,47 @@ def random_kills(
         spec = make_spec(number)
         number += 1
         directory = RunDirectory(spec.run_dir)
-        while not directory.is_complete():
-            watcher = _watched(spec, engine_python)
-            if counts.total() < kills:
-                target = chance.choice(("engine", "engine", "watcher", "both"))
-                if _kill_at_random(directory, watcher, target, chance):
-                    counts[f"{target}, {directory.status().phase}"] += 1
-            _settle(directory, watcher)
+        mirror = spec.run_dir.parent / f"{spec.run_dir.name}.mirror"
+        mirror.mkdir()
+        while True:
+            target = chance.choice(TARGETS)
+            in_kernel = target == "kernel" or (target == "all" and chance.random() < 0.5)
+            watcher = _watched(spec, engine_python, mirror, in_kernel=in_kernel)
+            if counts.total() < kills and _kill_at_random(directory, watcher, target, chance):
+                counts[f"{target}, {directory.status().phase}"] += 1
+            if _settle(directory, watcher) == 0:
+                break
         _require_equal(directory, undisturbed)
+        copied = {path.name for path in mirror.rglob("*.jsonl")}
+        assert copied >= {path.name for path in directory.chunks.glob("*.jsonl")}
     return counts
 
 
-def _watched(spec: RunSpec, engine_python: Path) -> subprocess.Popen[bytes]:
-    # Its output is kept, for a test that fails.
-    with (spec.run_dir.parent / f"{spec.run_dir.name}.watcher.log").open("ab") as log:
-        watcher = subprocess.Popen(
-            [sys.executable, "-c", WATCHER, str(engine_python)],
-            stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=PROJECT,
-        )  # fmt: skip
-    assert watcher.stdin is not None
-    with watcher.stdin:
-        watcher.stdin.write(spec.model_dump_json().encode())
-    return watcher
+def _watched(
+    spec: RunSpec, engine_python: Path, mirror: Path, *, in_kernel: bool
+) -> subprocess.Popen[bytes]:
+    """A process that runs WATCHER and ends; its output is kept, for a test that fails."""
+    beside = spec.run_dir.with_name(f"{spec.run_dir.name}.spec.json")
+    beside.write_text(spec.model_dump_json())
+    code = WATCHER.format(spec=str(beside), mirror=str(mirror), python=str(engine_python))
+    with spec.run_dir.with_name(f"{spec.run_dir.name}.watcher.log").open("ab") as log:
+        if not in_kernel:
+            return subprocess.Popen(
+                [sys.executable, "-c", code], stdout=log, stderr=log, cwd=PROJECT
+            )
+        manager = KernelManager()
+        manager.start_kernel(cwd=str(PROJECT), stdout=log, stderr=log)
+    client = manager.blocking_client()
+    client.start_channels()
+    client.wait_for_ready(timeout=120)
+    client.execute(code)
+    # The kernel has it once it says that it is busy.
+    while client.get_iopub_msg(timeout=120)["content"].get("execution_state") != "busy":
+        pass
+    client.stop_channels()
+    process = manager.provisioner.process
+    assert isinstance(process, subprocess.Popen)
+    return process
 
 
 def _kill_at_random(
@@ -173,18 +201,27 @@ def _kill_at_random(
     runner = directory.runner()
     if watcher.poll() is not None or runner is None or "pid" not in runner:
         return False
-    if target in ("watcher", "both"):
-        watcher.kill()
-    if target in ("engine", "both"):
+    if target == "engine":
         os.killpg(int(runner["pid"]), signal.SIGKILL)
+        return True
+    below = Path(f"/proc/{watcher.pid}/task/{watcher.pid}/children").read_text().split()
+    watcher.kill()
+    if target == "all":
+        for pid in below:
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
     return True
 
 
-def _settle(directory: RunDirectory, watcher: subprocess.Popen[bytes]) -> None:
-    """Wait until nobody works on the run any more; what was left running goes on to its end."""
-    watcher.wait()
+def _settle(directory: RunDirectory, watcher: subprocess.Popen[bytes]) -> int:
+    """Wait until nobody works on the run any more; what was left running goes on to its end.
+
+    Returns the watcher's exit code.
+    """
+    code = watcher.wait()
     while directory.runner() is not None:
         time.sleep(0.1)
+    return code
 
 
 def _require_equal(directory: RunDirectory, undisturbed: RunDirectory) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -15,11 +16,11 @@ from builders import run_spec, small_lines, write_dataset
 
 from colab_utils import launch, records
 from colab_utils.analysis import analyse
-from colab_utils.checkpoints import plan
+from colab_utils.checkpoints import ChunkRange, commit, plan
 from colab_utils.engine import Answer, Engine, Operating
 from colab_utils.engine_modes import EAGER
 from colab_utils.errors import EngineFailed, ParameterError, RunDirectoryError
-from colab_utils.feeding import ChunkWriter, answered_chunks
+from colab_utils.feeding import OPEN, ChunkWriter, answered_chunks
 from colab_utils.invariance import SelfTest, can_be_invariant, spread
 from colab_utils.manifests import (
     PROJECT,
@@ -29,6 +30,7 @@ from colab_utils.manifests import (
 )
 from colab_utils.prompts import Prompt
 from colab_utils.report_text import replay as replay_sentence
+from colab_utils.responses import parse_responses
 from colab_utils.run_directory import RunDirectory
 from colab_utils.samples import load_dataset
 from colab_utils.scoring import latest_scoring, score
@@ -52,8 +54,8 @@ plain_environment, plain_test = engine.set_engine_environment, invariance.self_t
 def environment(device, operating, mode, **more):
     plain_environment("cpu", operating, mode, **more)
 engine.set_engine_environment = environment
-def test(loaded, prompts, *, mode):
-    found = plain_test(loaded, prompts, mode=mode)
+def test(loaded, prompts, *, mode, committed):
+    found = plain_test(loaded, prompts, mode=mode, committed=committed)
     if mode in os.environ["HOLDS"].split(","):
         return found
     return invariance.SelfTest(**{**found.record(), "differ": 1})
@@ -88,6 +90,38 @@ class NewestFirst:
         self.resets += 1
 
 
+@dataclass
+class TokenAStep:
+    """Stands for an engine that runs `at_once` requests, each a token further in each step."""
+
+    lengths: dict[str, int]
+    at_once: int
+    waiting: list[str] = field(default_factory=list)
+    running: dict[str, int] = field(default_factory=dict)
+    steps: int = 0
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.waiting) + len(self.running)
+
+    def add(self, request_id: str, token_ids: tuple[int, ...]) -> None:
+        self.waiting.append(request_id)
+
+    def step(self) -> list[Answer]:
+        self.steps += 1
+        while self.waiting and len(self.running) < self.at_once:
+            name = self.waiting.pop(0)
+            self.running[name] = self.lengths[name]
+        self.running = {name: left - 1 for name, left in self.running.items()}
+        ended = [name for name, left in self.running.items() if left == 0]
+        for name in ended:
+            del self.running[name]
+        return [Answer(name, "", [1], "stop", None, 0) for name in ended]
+
+    def reset_prefix_cache(self) -> None:
+        pass
+
+
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> Path:
     return write_dataset(tmp_path_factory.mktemp("data"), small_lines(3))
@@ -99,6 +133,28 @@ def prompts_of(dataset: Path, rejected: tuple[int, ...] = ()) -> list[Prompt]:
         Prompt(request, (1, 2, 3), "too long" if number in rejected else None)
         for number, request in enumerate(requests)
     ]
+
+
+def test_a_window_keeps_an_engine_as_full_as_one_call_would(tmp_path):
+    requests = load_dataset(
+        load_dataset_manifest(write_dataset(tmp_path, small_lines(100)))
+    ).requests()
+    prompts = [Prompt(request, (1, 2, 3), None) for request in requests]
+    # Lengths spread like answers: a long tail, cut at the limit.
+    chance = random.Random(5)
+    lengths = {
+        r.request_id: min(512, max(1, round(150 * chance.lognormvariate(0, 0.7)))) for r in requests
+    }
+    steps = {}
+    for window in (9, 100_000):
+        engine = TokenAStep(lengths, at_once=256)
+        for _ in answered_chunks(
+            engine, plan(len(prompts), 32), prompts, window=window,
+            on_given=lambda feed: None, on_step=lambda answers: None,
+        ):  # fmt: skip
+            pass
+        steps[window] = engine.steps
+    assert steps[9] <= 1.01 * steps[100_000]
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 100])
@@ -116,7 +172,7 @@ def test_each_chunk_is_committed_once_and_the_engine_is_kept_full_to_the_window(
             engine, chunks, prompts, window=window, on_given=writer.given, on_step=lambda a: None
         ):
             writer.commit(feed)
-    assert engine.most <= (1 if window == 1 else 2 * window)
+    assert engine.most <= (1 if window == 1 else OPEN * window)
     # As full as whole chunks make it, whatever the older ones still wait for.
     fullest = min(window * chunk_size, 45 - 5)
     assert fullest - chunk_size < engine.most_requests <= fullest
@@ -229,6 +285,8 @@ def test_the_first_mode_that_holds_is_used_and_chunks_overlap(
     ]  # fmt: skip
     assert segment["self_tests"][1]["compared"] >= 32
     assert segment["window"] > 1
+    phases = ["check", "import", "tokenizer", "prompts", "load", "self_test"]
+    assert list(segment["seconds"]) == phases
     assert segment["pid"] == child.pid
     events = [(x["event"], x["chunk"]) for x in records.read_log(directory.timeline)]
     assert [event for event, _ in events[:3]] == ["given"] * 3
@@ -240,9 +298,25 @@ def test_the_first_mode_that_holds_is_used_and_chunks_overlap(
     again = run_spec(spec.run_dir, tiny(MODEL), dataset, chunk_size=3)
     with pytest.raises(EngineFailed, match="answers depend on batching here"):
         launch.watch(spec.run_dir, as_on_a_gpu(again, engine_python, tmp_path, holds=""))
+
+    # So is an engine that no longer gives the answers which the run holds.
+    path = sorted(directory.chunks.glob("*.jsonl"))[0]
+    kept = path.read_bytes()
+    first, *others = parse_responses(kept, where=str(path))
+    tokens = [first.output_token_ids[0] + 1, *first.output_token_ids[1:]]
+    path.unlink()
+    other = first.model_copy(update={"output_token_ids": tokens})
+    changed = commit(directory.chunks, ChunkRange(0, 3), [other, *others])
+    with pytest.raises(EngineFailed, match="1 of 37 committed answers .* begin otherwise"):
+        launch.watch(spec.run_dir, as_on_a_gpu(again, engine_python, tmp_path, holds="graphs"))
+    changed.unlink()
+    path.write_bytes(kept)
+
     launch.watch(spec.run_dir, as_on_a_gpu(again, engine_python, tmp_path, holds="graphs"))
     assert directory.responses.read_bytes() == before
     assert len(list(directory.chunks.glob("*.jsonl"))) == 13
+    resumed = directory.read_run()["segments"][-1]["self_tests"][0]
+    assert (resumed["committed"], resumed["committed_differ"]) == (37, 0)
 
 
 @pytest.mark.slow
