@@ -32,4 +32,4 @@ def test_options_shown_exist():
 
 def test_notebooks_have_a_badge():
     for path in (PROJECT / "notebooks").glob("*.ipynb"):
-        assert f"blob/main/notebooks/{path.name}" in README
+        assert re.search(rf"/blob/v[^/]+/notebooks/{path.name}", README)
