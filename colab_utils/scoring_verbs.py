@@ -10,6 +10,7 @@ from colab_utils import colab, environments
 from colab_utils import explanation as explanations
 from colab_utils import scoring as scoring_module
 from colab_utils.errors import ParameterError, RunDirectoryError
+from colab_utils.handed_over import local_run
 from colab_utils.manifests import PROJECT, load_dataset_manifest, load_experiment_manifest
 from colab_utils.parameters import ScoringParameters, checked
 from colab_utils.progress import ProgressLine
@@ -30,12 +31,13 @@ def setup_evaluator(*, say: Say = print) -> Path:
 def score(say: Say = print, **values: Any) -> ScoringResult | PartialScoring:
     """Judge a run's answers by running them; takes the fields of `ScoringParameters`.
 
-    Needs no engine, never touches responses, and does nothing when the same evaluator has
+    A run in a ZIP or on Drive is copied to its place in `runs` first, and judged there. Needs no
+    engine, never touches responses, and does nothing when the same evaluator has
     judged the same answers before. With `only`, judges the answers of one task, condition,
     sample or request; a complete scoring takes their verdicts over.
     """
     parameters = checked(ScoringParameters, values)
-    directory = colab.local_folder(parameters.run_dir, parameter="run_dir")
+    directory = local_run(parameters.run_dir, parameter="run_dir", say=say)
     line = ProgressLine()
     table = ""
 

@@ -18,6 +18,7 @@ from colab_utils.fetch import ensure_weights
 from colab_utils.fit import require_fit
 from colab_utils.following import follow as follow
 from colab_utils.following import run_to_end
+from colab_utils.handed_over import local_run
 from colab_utils.manifests import (
     PROJECT,
     ExperimentManifest,
@@ -170,13 +171,14 @@ def replay(run_dir: Path, chunks: int, *, cache: str, say: Say = print) -> Path:
 def report(say: Say = print, **values: Any) -> Report:
     """Write the report of scored runs; takes the fields of `ReportParameters`.
 
-    One run's report lies in its run directory; a joint one in `report/` beside the models.
+    One run's report lies in its run directory; a joint one in `report/` beside the models. Runs
+    in a ZIP or on Drive are copied to their places in `runs` first.
     """
     # Plots and statistics take seconds to import, which the other verbs need not wait for.
     from colab_utils.report import make_report
 
     parameters = checked(ReportParameters, values)
-    directories = [colab.local_folder(t, parameter="run_dirs") for t in parameters.run_dirs]
+    directories = [local_run(t, parameter="run_dirs", say=say) for t in parameters.run_dirs]
     target = directories[0].parent.parent / "report" if len(directories) > 1 else None
     made = make_report(directories, dataset=dataset_of(directories[0]), target=target)
     say(f"report:   {made.html}")
