@@ -11,6 +11,7 @@ from colab_utils import explanation as explanations
 from colab_utils import scoring as scoring_module
 from colab_utils.errors import ParameterError, RunDirectoryError
 from colab_utils.handed_over import local_run
+from colab_utils.injected import refuse_unknown
 from colab_utils.manifests import PROJECT, load_dataset_manifest, load_experiment_manifest
 from colab_utils.parameters import ScoringParameters, checked
 from colab_utils.progress import ProgressLine
@@ -25,6 +26,7 @@ EVALUATOR_FOLDER = PROJECT / ".envs" / "evaluator"
 
 def setup_evaluator(*, say: Say = print) -> Path:
     """Make the evaluator environment, which runs model-written programs; return its interpreter."""
+    refuse_unknown()
     return environments.make_evaluator_environment(folder=EVALUATOR_FOLDER, progress=say)
 
 

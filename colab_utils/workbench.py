@@ -19,6 +19,7 @@ from colab_utils.fit import require_fit
 from colab_utils.following import follow as follow
 from colab_utils.following import run_to_end
 from colab_utils.handed_over import local_run
+from colab_utils.injected import refuse_unknown
 from colab_utils.manifests import (
     PROJECT,
     ExperimentManifest,
@@ -92,6 +93,7 @@ def setup(experiment: str = "embedded", *, say: Say = print) -> Path:
     On a GPU machine the driver must agree with the lock. Raises `ParameterError` otherwise,
     `InterpreterError` when the environment can't be made.
     """
+    refuse_unknown()
     manifest = load_experiment_manifest(experiment)
     _require_lock_for_driver(manifest, colab.probe_gpu())
     return environments.make_environment(
