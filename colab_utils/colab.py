@@ -45,13 +45,18 @@ def local_folder(folder: str, *, parameter: str) -> Path:
         raise ParameterError(
             f"is no folder's name ({error})", where=f"parameter {parameter}"
         ) from error
+    refuse_drive(path, where=f"parameter {parameter}")
+    return path
+
+
+def refuse_drive(path: Path, *, where: str) -> None:
+    """Raise `ParameterError` for a path on Drive's mount, where nothing is worked on."""
     if path.is_relative_to(DRIVE):
         raise ParameterError(
             "is on Drive, whose mount caches and can lose writes",
-            where=f"parameter {parameter}",
+            where=where,
             mend="work in a local folder and copy results to Drive",
         )
-    return path
 
 
 def mount_drive(timeout_seconds: int = 120) -> Path:

@@ -27,6 +27,7 @@ EVALUATOR_FOLDER = PROJECT / ".envs" / "evaluator"
 def setup_evaluator(*, say: Say = print) -> Path:
     """Make the evaluator environment, which runs model-written programs; return its interpreter."""
     refuse_unknown()
+    colab.refuse_drive(EVALUATOR_FOLDER, where=str(EVALUATOR_FOLDER))
     return environments.make_evaluator_environment(folder=EVALUATOR_FOLDER, progress=say)
 
 
