@@ -94,6 +94,7 @@ def batch(say: Say = print, **values: Any) -> BatchResult:
     with _alone(plan):
         workbench.setup(parameters.experiment, say=say)
         workbench.setup_evaluator(say=say)
+        batch_plan.require_mirror(plan, parameters.mirror)
         with LiveTable() as table:
             result = _Batch(plan, parameters, table, say).run()
     say(str(result))

@@ -112,6 +112,11 @@ def make_plan(parameters: BatchParameters, *, chunk_size: int) -> Plan:
     )
 
 
+def require_mirror(plan: Plan, mirror: str) -> None:
+    """Mount Drive where the mirror lies there; raises what `mirror_launch.mirror_of` raises."""
+    mirror_of(mirror, plan.jobs[0].full.path, plan.home.parent)
+
+
 def restore(plan: Plan, job: Job, mirror: str, say: Callable[[str], None]) -> None:
     """Bring a model's runs back from the mirror, before anything is decided.
 

@@ -1,7 +1,8 @@
 """The only module that knows Colab: Drive, secrets, the GPU probe, where things lie.
 
-`google.colab` is imported inside functions, and only in the interface's kernel: a kernel
-that papermill started has no Colab front end and gets paths and environment from its parent.
+`google.colab` is imported inside functions, and only in a cell that a person's front end runs: a
+kernel that papermill started, a job or a shell has no front end that answers, and gets paths and
+environment from its parent.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from colab_utils.errors import InputError, ParameterError
+from colab_utils.front_end import somebody_can_click
 from colab_utils.manifests import PROJECT
 
 _PROBE_SECONDS = 60
@@ -43,13 +45,18 @@ def local_folder(folder: str, *, parameter: str) -> Path:
         raise ParameterError(
             f"is no folder's name ({error})", where=f"parameter {parameter}"
         ) from error
+    refuse_drive(path, where=f"parameter {parameter}")
+    return path
+
+
+def refuse_drive(path: Path, *, where: str) -> None:
+    """Raise `ParameterError` for a path on Drive's mount, where nothing is worked on."""
     if path.is_relative_to(DRIVE):
         raise ParameterError(
             "is on Drive, whose mount caches and can lose writes",
-            where=f"parameter {parameter}",
+            where=where,
             mend="work in a local folder and copy results to Drive",
         )
-    return path
 
 
 def mount_drive(timeout_seconds: int = 120) -> Path:
@@ -59,6 +66,11 @@ def mount_drive(timeout_seconds: int = 120) -> Path:
     """
     if not in_colab():
         raise InputError("Drive can be mounted on Colab only", mend="leave the mirror empty")
+    if not somebody_can_click():
+        raise InputError(
+            "Drive is not mounted, and only a cell of the open notebook can mount it",
+            mend="mount it there first (`colab.mount_drive()`), or leave the mirror empty",
+        )
     from google.colab import drive, errors
     from pexpect.exceptions import ExceptionPexpect
 
@@ -76,6 +88,13 @@ def mount_drive(timeout_seconds: int = 120) -> Path:
     return DRIVE / "MyDrive"
 
 
+def require_drive() -> None:
+    """Mount Drive unless it is there; raises as `mount_drive` does."""
+    # A mount that has died answers with an error, which os.path takes for "not there".
+    if not os.path.isdir(DRIVE / "MyDrive"):
+        mount_drive()
+
+
 def hub_token() -> str | None:
     """The Hugging Face token: HF_TOKEN first, then Colab's secret; None when there is none.
 
@@ -88,7 +107,8 @@ def hub_token() -> str | None:
 def find_token(*, in_cell: bool = True) -> tuple[str | None, str]:
     """The Hugging Face token as `hub_token` finds it, or None with a sentence that says why not.
 
-    Outside of a running cell (`in_cell` False) no front end answers Colab, so it is not asked.
+    Outside of a running cell (`in_cell` False), and in a kernel that papermill runs, no front end
+    answers Colab, so it is not asked.
     """
     token = os.environ.get("HF_TOKEN", "").strip()
     if token:
@@ -97,6 +117,11 @@ def find_token(*, in_cell: bool = True) -> tuple[str | None, str]:
         return None, "HF_TOKEN is not set: set it before this kernel starts, for gated models."
     if not in_cell:
         return None, "Run the cell again with this experiment, so that Colab is asked for HF_TOKEN."
+    if not somebody_can_click():
+        return None, (
+            "Colab gives the secret HF_TOKEN to cells of the open notebook only: set HF_TOKEN in "
+            "the environment of a batch or a shell."
+        )
     try:
         from google.colab import errors, userdata
     except ImportError:

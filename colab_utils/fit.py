@@ -114,6 +114,17 @@ def lacks_bf16(experiment: ExperimentManifest, capability: float) -> bool:
     return needs and capability < LEAST_CAPABILITY
 
 
+def require_bf16(experiment: ExperimentManifest, gpu: dict[str, object], *, where: str) -> None:
+    """Raise `FitError` for a probed GPU that can't run an experiment's engine and precision."""
+    if lacks_bf16(experiment, float(str(gpu["compute_capability"]))):
+        raise FitError(
+            f"{gpu['name']} has no BF16 and no recent vLLM (compute capability "
+            f"{gpu['compute_capability']})",
+            where=where,
+            mend=INSTEAD,
+        )
+
+
 def require_fit(
     model: ModelManifest,
     experiment: ExperimentManifest,
@@ -121,13 +132,7 @@ def require_fit(
     utilization: float,
 ) -> Fit:
     """Fit on a probed GPU; raises `FitError` with the next step when the model can't run there."""
-    if lacks_bf16(experiment, float(str(gpu["compute_capability"]))):
-        raise FitError(
-            f"{gpu['name']} has no BF16 and no recent vLLM (compute capability "
-            f"{gpu['compute_capability']})",
-            where=f"model {model.name}",
-            mend=INSTEAD,
-        )
+    require_bf16(experiment, gpu, where=f"model {model.name}")
     fit = gpu_fit(
         model,
         int(str(gpu["memory_bytes"])),

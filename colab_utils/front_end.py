@@ -31,3 +31,9 @@ def handles_clicks_in_a_cell() -> bool:
     if kernel is None:
         return False
     return "kernel subshells" in kernel.kernel_info.get("supported_features", [])
+
+
+def cells_run() -> list[str]:
+    """Python source of the cells that this kernel has run, in order; none outside a notebook."""
+    kernel = running_kernel()
+    return [] if kernel is None else [str(cell) for cell in kernel.shell.user_ns.get("In", [])]

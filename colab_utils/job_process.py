@@ -40,7 +40,7 @@ def work(spec: JobSpec) -> dict[str, Any]:
             "mirror": spec.mirror,
         }
         if not spec.engine_python:
-            workbench.setup(spec.experiment_file, say=say)
+            workbench.setup(spec.experiment_file, model=spec.model, cache=str(spec.cache), say=say)
         if spec.action == "smoke":
             workbench.smoke(say=say, **values)
         else:

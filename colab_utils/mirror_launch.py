@@ -178,8 +178,8 @@ def mirror_of(mirror: str, run_dir: Path, runs: Path) -> RunMirror | None:
             f"is {mirror}", where="parameter mirror", mend=f"give a folder or {HUB}OWNER/NAME"
         )
     root = PROJECT / mirror
-    if root.is_relative_to(colab.DRIVE) and not (colab.DRIVE / "MyDrive").is_dir():
-        colab.mount_drive()
+    if root.is_relative_to(colab.DRIVE):
+        colab.require_drive()
     return RunMirror(str(root), folder, run_dir, None)
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from colab_utils.errors import ParameterError
+from colab_utils.injected import refuse_unknown
 
 
 class _Parameters(BaseModel):
@@ -142,7 +143,11 @@ def switch(value: Any) -> Any:
 
 
 def checked(kind: type[Parameters], values: dict[str, Any]) -> Parameters:
-    """Parameters of `kind`; raises `ParameterError` that names the wrong one and its type."""
+    """Parameters of `kind`; raises `ParameterError` that names the wrong one and its type.
+
+    In a notebook that papermill runs, also for a parameter that the notebook does not have.
+    """
+    refuse_unknown()
     texts = {k: str(v) if isinstance(v, Path) else v for k, v in values.items()}
     try:
         return kind.model_validate(texts)

@@ -10,6 +10,8 @@ from colab_utils import colab, environments
 from colab_utils import explanation as explanations
 from colab_utils import scoring as scoring_module
 from colab_utils.errors import ParameterError, RunDirectoryError
+from colab_utils.handed_over import local_run
+from colab_utils.injected import refuse_unknown
 from colab_utils.manifests import PROJECT, load_dataset_manifest, load_experiment_manifest
 from colab_utils.parameters import ScoringParameters, checked
 from colab_utils.progress import ProgressLine
@@ -24,18 +26,21 @@ EVALUATOR_FOLDER = PROJECT / ".envs" / "evaluator"
 
 def setup_evaluator(*, say: Say = print) -> Path:
     """Make the evaluator environment, which runs model-written programs; return its interpreter."""
+    refuse_unknown()
+    colab.refuse_drive(EVALUATOR_FOLDER, where=str(EVALUATOR_FOLDER))
     return environments.make_evaluator_environment(folder=EVALUATOR_FOLDER, progress=say)
 
 
 def score(say: Say = print, **values: Any) -> ScoringResult | PartialScoring:
     """Judge a run's answers by running them; takes the fields of `ScoringParameters`.
 
-    Needs no engine, never touches responses, and does nothing when the same evaluator has
+    A run in a ZIP or on Drive is copied to its place in `runs` first, and judged there. Needs no
+    engine, never touches responses, and does nothing when the same evaluator has
     judged the same answers before. With `only`, judges the answers of one task, condition,
     sample or request; a complete scoring takes their verdicts over.
     """
     parameters = checked(ScoringParameters, values)
-    directory = colab.local_folder(parameters.run_dir, parameter="run_dir")
+    directory = local_run(parameters.run_dir, parameter="run_dir", say=say)
     line = ProgressLine()
     table = ""
 

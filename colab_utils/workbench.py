@@ -7,17 +7,27 @@ result that says where things are. Nothing that is already done is done again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from colab_utils import colab, environments, fingerprints, gate, launch, records, weights
-from colab_utils.engine import Operating, operating_for
+from colab_utils import (
+    colab,
+    environments,
+    fingerprints,
+    gate,
+    launch,
+    preflight,
+    records,
+    weights,
+)
+from colab_utils.engine import operating_for
 from colab_utils.errors import ParameterError, RunDirectoryError, SmokeFailed
 from colab_utils.fetch import ensure_weights
-from colab_utils.fit import require_fit
 from colab_utils.following import follow as follow
 from colab_utils.following import run_to_end
+from colab_utils.handed_over import local_run
+from colab_utils.injected import refuse_unknown
 from colab_utils.manifests import (
     PROJECT,
     ExperimentManifest,
@@ -81,18 +91,30 @@ class _Prepared:
     dataset: Dataset
     engine_python: Path
     runs: Path
+    cache: Path
     warnings: tuple[str, ...]
     gpu: dict[str, Any] | None
+    # Out of what is shown of this object.
+    token: str | None = field(repr=False)
 
 
-def setup(experiment: str = "embedded", *, say: Say = print) -> Path:
+def setup(
+    experiment: str = "embedded", *, model: str = "", cache: str = ".cache", say: Say = print
+) -> Path:
     """Make the engine environment that an experiment pins; return its interpreter.
 
-    On a GPU machine the driver must agree with the lock. Raises `ParameterError` otherwise,
-    `InterpreterError` when the environment can't be made.
+    What stands against a run is told first: a GPU that is missing, or too old, or whose driver
+    needs another lock; with `model` also one that does not fit, weights that `cache` can't hold, a
+    token that is missing. Raises what `preflight` raises, `ParameterError` for a project on Drive,
+    and `InterpreterError` when the environment can't be made.
     """
+    refuse_unknown()
     manifest = load_experiment_manifest(experiment)
-    _require_lock_for_driver(manifest, colab.probe_gpu())
+    colab.refuse_drive(ENGINE_FOLDER, where=str(ENGINE_FOLDER))
+    gpu = preflight.require_gpu(manifest)
+    if model:
+        folder = colab.local_folder(cache, parameter="cache")
+        preflight.require_model(load_model_manifest(model), manifest, gpu, folder)
     return environments.make_environment(
         PROJECT / manifest.engine_lock, folder=ENGINE_FOLDER, progress=say
     )
@@ -170,13 +192,14 @@ def replay(run_dir: Path, chunks: int, *, cache: str, say: Say = print) -> Path:
 def report(say: Say = print, **values: Any) -> Report:
     """Write the report of scored runs; takes the fields of `ReportParameters`.
 
-    One run's report lies in its run directory; a joint one in `report/` beside the models.
+    One run's report lies in its run directory; a joint one in `report/` beside the models. Runs
+    in a ZIP or on Drive are copied to their places in `runs` first.
     """
     # Plots and statistics take seconds to import, which the other verbs need not wait for.
     from colab_utils.report import make_report
 
     parameters = checked(ReportParameters, values)
-    directories = [colab.local_folder(t, parameter="run_dirs") for t in parameters.run_dirs]
+    directories = [local_run(t, parameter="run_dirs", say=say) for t in parameters.run_dirs]
     target = directories[0].parent.parent / "report" if len(directories) > 1 else None
     made = make_report(directories, dataset=dataset_of(directories[0]), target=target)
     say(f"report:   {made.html}")
@@ -203,12 +226,9 @@ def _prepare(values: dict[str, Any]) -> _Prepared:
             mend=f"choose one of {', '.join(experiment.models)}",
         )
     dataset = load_dataset(load_dataset_manifest(experiment.dataset))
-    gpu = colab.probe_gpu()
-    _require_lock_for_driver(experiment, gpu)
-    if experiment.engine_lock == environments.CPU_LOCK:
-        gpu = None
-    if gpu is not None:
-        require_fit(model, experiment, gpu, Operating().gpu_memory_utilization)
+    gpu = preflight.require_gpu(experiment)
+    cache = colab.local_folder(parameters.cache, parameter="cache")
+    token = preflight.require_model(model, experiment, gpu, cache)
     engine_python = _engine_python(parameters, experiment)
     warnings: tuple[str, ...] = ()
     if not model.locked:
@@ -223,8 +243,10 @@ def _prepare(values: dict[str, Any]) -> _Prepared:
         dataset,
         engine_python,
         colab.local_folder(parameters.runs, parameter="runs"),
+        cache,
         warnings,
         gpu,
+        token,
     )
 
 
@@ -236,36 +258,22 @@ def _engine_python(parameters: RunParameters, experiment: ExperimentManifest) ->
     return python
 
 
-def _require_lock_for_driver(experiment: ExperimentManifest, gpu: dict[str, Any] | None) -> None:
-    lock = experiment.engine_lock
-    fitting = environments.choose_lock(gpu["driver"] if gpu else None)
-    if lock in (fitting, environments.CPU_LOCK):
-        return
-    here = f"driver {gpu['driver']}" if gpu else "no GPU"
-    raise ParameterError(
-        f"pins {lock}, this machine has {here} and needs {fitting}",
-        where=f"experiment {experiment.name}, field engine_lock",
-        mend="choose a runtime with a GPU"
-        if gpu is None
-        else "copy the experiment under another name with that lock, for all its models",
-    )
-
-
 def _run(kind: Kind, prepared: _Prepared, say: Say) -> RunResult:
     parameters, model, experiment = prepared.parameters, prepared.model, prepared.experiment
     for warning in prepared.warnings:
         say(f"Warning: {warning}.")
-    folder = _weights(prepared, say)
-    decoding = fingerprints.decoding_settings(
-        model, experiment, digests=weights.check_weights(folder, model)
-    )
     parent = prepared.runs / experiment.name / model.name
     directory = RunDirectory(parent / kind)
-    # The smoke's too: a new machine has neither, and the gate asks for it.
+    # The smoke's too: a new machine has neither, and the gate asks for it. Before the weights: a
+    # mirror that can't be had is told before gigabytes are fetched.
     for folder_name in dict.fromkeys(("smoke", kind)):
         mirror = mirror_of(parameters.mirror, parent / folder_name, prepared.runs)
         if mirror is not None:
             mirror.restore(say)
+    folder = _weights(prepared, say)
+    decoding = fingerprints.decoding_settings(
+        model, experiment, digests=weights.check_weights(folder, model)
+    )
     warnings = list(prepared.warnings)
     if kind == "full":
         if parameters.require_smoke:
@@ -299,9 +307,9 @@ def _weights(prepared: _Prepared, say: Say) -> Path:
     model = prepared.model
     return ensure_weights(
         model,
-        cache=colab.local_folder(prepared.parameters.cache, parameter="cache"),
+        cache=prepared.cache,
         engine_python=prepared.engine_python,
-        token=None if model.distribution is not None else colab.hub_token(),
+        token=prepared.token,
         say=say,
     )
 

@@ -30,6 +30,7 @@ class KernelFront:
         self._client = client
         self.widgets: dict[str, dict[str, Any]] = {}
         self.text = ""
+        self.hangs_seconds = _HANGS_SECONDS
 
     def run(self, *cells: str, person: bool = True) -> str:
         """Run cells to their end and return what they said; `person` allows input, as pages do."""
@@ -45,7 +46,7 @@ class KernelFront:
 
     def until(self, seen: Callable[[dict[str, Any]], Any]) -> None:
         """Take in what the kernel sends until `seen` is true of a message."""
-        deadline = time.monotonic() + _HANGS_SECONDS
+        deadline = time.monotonic() + self.hangs_seconds
         while time.monotonic() < deadline:
             try:
                 message = self._client.get_iopub_msg(timeout=1)
@@ -150,8 +151,10 @@ def _ended(message: dict[str, Any], sent: str) -> bool:
 
 
 @contextmanager
-def kernel_front(python: str | Path, folder: Path) -> Iterator[KernelFront]:
-    """A kernel of the interpreter `python` in `folder`; ended on leaving."""
+def kernel_front(
+    python: str | Path, folder: Path, *, more: dict[str, str] | None = None
+) -> Iterator[KernelFront]:
+    """A kernel of the interpreter `python` in `folder`, ended on leaving; `more` environment."""
     spec = folder / "kernels" / "tested"
     spec.mkdir(parents=True, exist_ok=True)
     argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -164,6 +167,7 @@ def kernel_front(python: str | Path, folder: Path) -> Iterator[KernelFront]:
     )
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "IPYTHONDIR": str(folder / "ipython")}
     environment.pop("HF_TOKEN", None)
+    environment |= more or {}
     manager.start_kernel(cwd=str(folder), env=environment)
     client = manager.blocking_client()
     client.start_channels()

@@ -10,7 +10,7 @@ from typing import Any
 import pexpect
 import pytest
 
-from colab_utils import colab
+from colab_utils import colab, front_end
 from colab_utils.errors import InputError, ParameterError
 from colab_utils.parameters import PickerParameters
 from colab_utils.picker_selection import Selection
@@ -96,7 +96,19 @@ def in_colab(monkeypatch) -> StandIn:
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab")
     monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr(colab, "somebody_can_click", lambda: True)
     return stand_in
+
+
+def test_without_a_front_end_colab_is_never_asked(in_colab, monkeypatch):
+    in_colab.answers["get"] = "hf_secret"
+    # As a kernel that papermill started, a job's process and a shell find it.
+    monkeypatch.setattr(colab, "somebody_can_click", front_end.somebody_can_click)
+    token, why = colab.find_token()
+    assert token is None and "set HF_TOKEN in the environment" in why
+    with pytest.raises(InputError, match="only a cell of the open notebook can mount it; mount"):
+        colab.mount_drive()
+    assert in_colab.asked == []
 
 
 def test_the_token_comes_from_the_environment_first(in_colab, monkeypatch):

@@ -110,7 +110,7 @@ def test_every_notebook_is_in_the_table_with_its_badge(readme):
     names = [row[0].strip("`") for row in table]
     assert sorted(names) == sorted(path.stem for path in (PROJECT / "notebooks").glob("*.ipynb"))
     for name, row in zip(names, table, strict=True):
-        assert row[2].endswith(f"/blob/main/notebooks/{name}.ipynb)")
+        assert re.search(rf"/blob/v[^/]+/notebooks/{name}\.ipynb\)$", row[2])
 
 
 def test_each_links_to_the_other_at_its_top():

@@ -124,6 +124,26 @@ def test_papermill_parameters_are_checked_by_type(tmp_path, notebook, name, valu
     assert re.search(message, done.stderr.strip().splitlines()[-1])
 
 
+@pytest.mark.parametrize("name", ("smoke", "scoring", "batch"))
+def test_papermill_refuses_an_unknown_parameter_and_keeps_the_notebook(tmp_path, name):
+    output = tmp_path / "out.ipynb"
+    command = [sys.executable, "-m", "papermill", "--no-progress-bar", "-p", "CHUNK_SISE", "4"]
+    command += [str(NOTEBOOKS / f"{name}.ipynb"), str(output)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
+    assert done.returncode != 0
+    known = papermill.inspect_notebook(str(NOTEBOOKS / f"{name}.ipynb"))
+    assert done.stderr.strip().splitlines()[-1] == (
+        "ParameterError: parameter CHUNK_SISE: is not a parameter of this notebook; it has "
+        f"{', '.join(known)}."
+    )
+    # The notebook as far as it came: what was given, and the error where it arose.
+    kept = nbformat.read(output, as_version=4)
+    nbformat.validate(kept)
+    assert [cell for cell in kept.cells if "injected-parameters" in cell.metadata.get("tags", [])]
+    failed = [c for c in kept.cells for o in c.get("outputs", []) if o.output_type == "error"]
+    assert len(failed) == 1 and len(kept.cells) > kept.cells.index(failed[0]) + 1
+
+
 @pytest.mark.parametrize("name", (*NAMES, "batch", "pick_model"))
 def test_notebooks_hold_no_logic(name):
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
