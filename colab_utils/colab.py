@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from colab_utils.errors import InputError, ParameterError
+from colab_utils.front_end import running_kernel
 from colab_utils.manifests import PROJECT
 
 _PROBE_SECONDS = 60
@@ -59,6 +60,11 @@ def mount_drive(timeout_seconds: int = 120) -> Path:
     """
     if not in_colab():
         raise InputError("Drive can be mounted on Colab only", mend="leave the mirror empty")
+    if running_kernel() is None:
+        raise InputError(
+            "Drive is not mounted, and only a notebook's cell can mount it",
+            mend="run the cell that names the mirror again, then start this once more",
+        )
     from google.colab import drive, errors
     from pexpect.exceptions import ExceptionPexpect
 
@@ -95,6 +101,8 @@ def find_token(*, in_cell: bool = True) -> tuple[str | None, str]:
         return token, ""
     if not in_colab():
         return None, "HF_TOKEN is not set: set it before this kernel starts, for gated models."
+    if running_kernel() is None:
+        return None, "HF_TOKEN is not set, and only a notebook can ask Colab for it: set it here."
     if not in_cell:
         return None, "Run the cell again with this experiment, so that Colab is asked for HF_TOKEN."
     try:

@@ -49,10 +49,14 @@ class TimeoutException(Exception):
 
 
 class StandIn:
-    """google.colab: `answers` says what `mount` and `get` give or raise, `asked` what was asked."""
+    """google.colab: `answers` says what `mount` and `get` give or raise, `asked` what was asked.
+
+    `kernel` is the notebook's, None in any other process.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
+        self.kernel: Any = object()
         self.asked: list[str] = []
 
     def mount(
@@ -71,6 +75,8 @@ class StandIn:
 
     def _answer(self, name: str) -> Any:
         self.asked.append(name)
+        if self.kernel is None:
+            raise AttributeError("'NoneType' object has no attribute 'shell'")
         answer = self.answers.get(name)
         if isinstance(answer, Exception):
             raise answer
@@ -94,6 +100,9 @@ def in_colab(monkeypatch) -> StandIn:
     monkeypatch.setitem(sys.modules, "google", types.ModuleType("google"))
     for module in (package, drive, userdata, errors):
         monkeypatch.setitem(sys.modules, module.__name__, module)
+    ipython = types.ModuleType("IPython")
+    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=stand_in.kernel)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab")
     monkeypatch.delenv("HF_TOKEN", raising=False)
     return stand_in
@@ -126,6 +135,17 @@ def test_a_secret_that_is_not_given_is_no_token_and_says_why(in_colab, answer, s
 def test_a_kernel_without_colabs_module_says_how_to_give_the_token(in_colab, monkeypatch):
     monkeypatch.setitem(sys.modules, "google.colab", None)
     assert "set HF_TOKEN in its environment" in colab.find_token()[1]
+
+
+def test_a_process_that_is_no_notebook_asks_colab_nothing(in_colab, monkeypatch):
+    # A job of the picker's, or the command line: an open model must load there without a token.
+    in_colab.kernel = None
+    assert colab.hub_token() is None and "only a notebook can ask" in colab.find_token()[1]
+    with pytest.raises(InputError, match="only a notebook's cell can mount"):
+        colab.mount_drive()
+    assert in_colab.asked == []
+    monkeypatch.setenv("HF_TOKEN", "hf_environment")
+    assert colab.hub_token() == "hf_environment"
 
 
 def test_outside_of_a_cell_colab_is_not_asked(in_colab, monkeypatch):
