@@ -192,11 +192,12 @@ def test_the_picker_asks_colab_in_its_cell_only_and_says_what_is_missing(in_cola
     assert in_colab.asked == [] and "Run the cell again" in chosen.notices[0]
     told = choose("code-switching-512", "llama-3.2-3b-instruct")
     assert in_colab.asked == ["get"] and "switch it on" in told.notices[0]
-    assert told.token_for("full_run") is None
+    assert told.token_for(told.spec("full_run")) is None
     in_colab.answers["get"] = "hf_secret"
     chosen = choose("code-switching-512", "llama-3.2-3b-instruct")
     assert chosen.notices == () and chosen.row.access == "gated, token found"
-    assert chosen.token_for("full_run") == "hf_secret" and chosen.token_for("score") is None
+    assert chosen.token_for(chosen.spec("full_run")) == "hf_secret"
+    assert chosen.token_for(chosen.spec("score")) is None
     # Drive is mounted in the cell, too.
     in_colab.answers["mount"] = ValueError("mount failed")
     with pytest.raises(InputError, match="could not be mounted"):

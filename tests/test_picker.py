@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +18,20 @@ from papermill.exceptions import PapermillExecutionError
 from run_directories import DATASET_SHA256, row, write_run
 
 from colab_utils import jobs, records
-from colab_utils.errors import ParameterError, RecordError, RunDirectoryError, RunnerBusy
+from colab_utils.errors import (
+    ParameterError,
+    RecordError,
+    RunDirectoryError,
+    RunnerBusy,
+    WorkbenchError,
+)
+from colab_utils.heartbeat import now
 from colab_utils.job_record import JobSpec, files_of, jobs_folder
+from colab_utils.lock import locked
 from colab_utils.manifests import PROJECT, load_dataset_manifest
 from colab_utils.notebooks import NOTEBOOKS
 from colab_utils.picker import show
+from colab_utils.run_directory import RunDirectory
 from colab_utils.samples import load_dataset
 
 MODEL = "smollm2-135m-instruct"
@@ -186,6 +196,26 @@ def test_under_papermill_an_action_is_done_and_its_failure_ends_the_notebook(fol
     assert failed.value.ename == "EngineFailed" or "Error" in failed.value.ename
     # What was asked for after it was not begun.
     assert jobs.last(folder / "runs", "small", MODEL).spec.action == "smoke"
+
+
+def test_an_action_is_done_on_its_own_model_whatever_else_goes_on(folder):
+    experiment_in(folder)
+    other = write_run(folder / "runs" / "small" / OTHER / "smoke", ANSWERS, kind="smoke")
+    beat = {"at": now(), "pid": 1, "phase": "done", "phase_seconds": 1.0}
+    records.append_line(other / "heartbeat.jsonl", beat)
+
+    async def attach() -> None:
+        with locked(RunDirectory(other)):
+            picker = show(**values(folder, action="smoke"))
+            watching = asyncio.create_task(picker.watch())
+            await asyncio.sleep(0)
+        with pytest.raises(WorkbenchError, match="no-python"):
+            await watching
+
+    asyncio.run(attach())
+    # What was asked for was begun when the other model's run had ended.
+    assert jobs.last(folder / "runs", "small", MODEL).outcome == "failed"
+    assert jobs.last(folder / "runs", "small", OTHER) is None
 
 
 @pytest.mark.parametrize(
