@@ -236,7 +236,8 @@ class Picker:
             except WorkbenchError as error:
                 self._complaint = error
             if self._front is not None:
-                self._front.offer(self._selection.names, self._selection.model)
+                selection = self._selection
+                self._front.offer(selection.experiment_file, selection.names, selection.model)
             self.refresh()
 
     def _start(self, spec: JobSpec) -> None:
@@ -255,6 +256,9 @@ class Picker:
     def _look(self, progress: JobProgress | None) -> View:
         going = self._selection.going()
         if not _same(going, self._shown):
+            if self._shown is not None:
+                # How that ended is the news now.
+                self._complaint = None
             self._shown, self._stopping = going, None
             self._selection.reload()
         message, picture = self._message(going)

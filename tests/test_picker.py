@@ -166,6 +166,28 @@ def test_interrupting_the_watching_cell_stops_what_goes_on(front, folder):
     assert jobs.last(folder / "runs", "small", MODEL).outcome == "stopped"
 
 
+def test_an_experiment_that_cannot_be_read_is_not_shown_as_chosen(front, folder):
+    front.run(IMPORT, show_cell(folder))
+    front.choose("Experiment", "embedded")
+    front.wait(lambda: front.chosen("Experiment") == "embedded")
+    (folder / "experiment.yaml").write_text("models: [\n")
+    front.choose("Experiment", "small")
+    front.see("this was not done")
+    # What a button does now is on what the lists say.
+    front.wait(lambda: front.chosen("Experiment") == "embedded")
+    assert front.chosen("Model") == MODEL
+    child = jobs.start(spec_of_embedded(folder))
+    child.wait()
+    # How a later job ends is not hidden behind the old complaint.
+    front.see(f"scoring of {MODEL}: failed")
+    assert "this was not done" not in front.page()
+
+
+def spec_of_embedded(folder: Path) -> JobSpec:
+    given = values(folder) | {"experiment_file": "embedded", "experiment": "embedded"}
+    return JobSpec.model_validate({"action": "score", **given})
+
+
 def run_notebook(folder: Path, **more: object) -> str:
     """pick_model.ipynb through papermill: what its cells said."""
     experiment_in(folder)
