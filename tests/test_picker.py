@@ -26,7 +26,7 @@ from colab_utils.errors import (
     WorkbenchError,
 )
 from colab_utils.heartbeat import now
-from colab_utils.job_record import JobSpec, files_of, jobs_folder
+from colab_utils.job_record import Job, JobSpec, files_of, jobs_folder
 from colab_utils.lock import locked
 from colab_utils.manifests import PROJECT, load_dataset_manifest
 from colab_utils.notebooks import NOTEBOOKS
@@ -246,6 +246,7 @@ def test_an_action_is_done_on_its_own_model_whatever_else_goes_on(folder):
         ({"action": "smoke, dance"}, "'dance' is no action"),
         ({"model": "gpt"}, "gpt is not a model of experiment small"),
         ({"mirror": "ftp://x"}, "parameter mirror"),
+        ({"runs": __file__}, "parameter runs: is a file"),
     ],
 )
 def test_a_wrong_parameter_is_refused_before_anything_starts(folder, wrong, says):
@@ -278,6 +279,19 @@ def test_one_job_a_folder_of_runs_and_none_of_another_host_is_touched(folder):
     finally:
         child.wait(60)
     assert jobs.last(folder / "runs", "small", MODEL).outcome == "stopped"
+
+
+def test_a_job_that_ends_between_two_reads_has_not_vanished(folder, monkeypatch):
+    child = jobs.start(spec_in(folder, action="score"))
+    ask = jobs.current
+
+    def when_it_has_ended(runs: Path) -> Job | None:
+        child.wait()
+        return ask(runs)
+
+    monkeypatch.setattr(jobs, "current", when_it_has_ended)
+    last = jobs.last(folder / "runs", "small", MODEL)
+    assert last.outcome == "failed" and "holds no run" in last.error.problem
 
 
 def test_a_job_that_vanished_says_so_and_a_foreign_record_is_refused(folder):
