@@ -132,7 +132,7 @@ def run_state(
     if full.is_complete():
         return ("scored", ("score", "report")) if scored(full) else ("complete", ("score",))
     if status.phase == "complete":
-        return "complete, then its answers were changed or removed", ()
+        return "complete, then its answers were changed or removed", runnable
     if status.phase != "none":
         return _part(status), runnable
     return smoke_state, runnable

@@ -116,7 +116,10 @@ def test_changed_answers_and_foreign_folders_are_told(tmp_path):
     full = write_run(tmp_path / "embedded" / MODEL.name / "full", ANSWERS)
     (full / "responses.jsonl").write_text("{}\n")
     state, can = state_in(full.parent)
-    assert "changed or removed" in state and can == ()
+    assert "changed or removed" in state and can == ("smoke",)
+    # A full run joins them again from the chunks, as after a choice between two chunks.
+    smoke(full.parent / "smoke")
+    assert state_in(full.parent)[1] == ("smoke", "full_run")
     (full / "run.json").write_text('{"format": 99}')
     (found,) = rows_of("embedded", tmp_path)
     assert "not written by this version" in found.problem and found.can == ()
