@@ -151,6 +151,19 @@ def next_phase(plan: Plan, job: Job) -> Phase | None:
     return "full" if smoke_passed(job) else "smoke"
 
 
+def decoding_now(
+    run: dict[str, Any], model: ModelManifest, experiment: ExperimentManifest
+) -> dict[str, Any]:
+    """The decoding under which a run would be made now, by the manifests alone.
+
+    Weights may be gone from the cache: their digests are those that the manifest locks, else the
+    run's own. Raises `KeyError`, `TypeError` or `ValueError` for a run that does not name them.
+    """
+    files = dict(run["decoding"]["model"]["files"])
+    files |= {name: locked.sha256 for name, locked in model.files.items()}
+    return fingerprints.decoding_settings(model, experiment, digests=files)
+
+
 def smoke_passed(job: Job) -> bool:
     """Whether the smoke directory holds a passed gate."""
     run = job.smoke.read_run()
@@ -208,7 +221,7 @@ def _refuse_other_settings(plan: Plan, job: Job, directory: RunDirectory) -> Non
     if run is None:
         return
     try:
-        files = dict(run["decoding"]["model"]["files"])
+        decoding = decoding_now(run, job.model, plan.experiment)
         old = {"dataset_sha256": run["run"]["dataset_sha256"], "chunk_size": run["chunk_size"]}
         invariant = run["run"]["batch_invariant"]
     except (KeyError, TypeError, ValueError) as error:
@@ -217,9 +230,6 @@ def _refuse_other_settings(plan: Plan, job: Job, directory: RunDirectory) -> Non
             where=str(directory.run_json),
             mend="choose another run directory",
         ) from error
-    # Weights may be gone from the cache: then their digests are those that the manifest locks.
-    expected = files | {name: locked.sha256 for name, locked in job.model.files.items()}
-    decoding = fingerprints.decoding_settings(job.model, plan.experiment, digests=expected)
     where = str(directory.path)
     fingerprints.refuse_difference(run["decoding"], decoding, where=where)
     new = {"dataset_sha256": plan.dataset_sha256, "chunk_size": plan.chunk_size}

@@ -20,6 +20,7 @@ from colab_utils.responses import Response, check_request_ids, parse_responses
 CHUNK_NAME = re.compile(r"(\d{5,})-(\d{5,})\.([0-9a-f]{8})\.jsonl")
 CHOOSE = "choose one: `repair RUN_DIR --keep DIGEST`; the other is moved aside, never deleted"
 _SET_ASIDE = "set-aside"
+_NUMBER = re.compile(r"(\d+)-")
 
 
 @dataclass(frozen=True, order=True)
@@ -148,7 +149,9 @@ def move_aside(path: Path) -> Path:
     """Move a file or folder into `set-aside/` beside it, under a name of its own; return that."""
     folder = path.parent / _SET_ASIDE
     folder.mkdir(exist_ok=True)
-    count = sum(1 for _ in folder.iterdir())
+    # Behind the newest: a number that is free again may be followed by one that is not.
+    numbers = [int(found[1]) for p in folder.iterdir() if (found := _NUMBER.match(p.name))]
+    count = max(numbers, default=-1) + 1
     return path.rename(folder / f"{count:03d}-{path.name}")
 
 

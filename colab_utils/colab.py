@@ -36,15 +36,19 @@ def in_colab() -> bool:
 def local_folder(folder: str, *, parameter: str) -> Path:
     """A folder to work in: absolute, or below the project's own folder.
 
-    Raises `ParameterError` for a folder on Drive's mount.
+    Raises `ParameterError` for a file, and for a folder on Drive's mount.
     """
     try:
         path = (PROJECT / folder).resolve()
-        path.exists()
+        is_file = path.is_file()
     except (OSError, ValueError) as error:
         raise ParameterError(
             f"is no folder's name ({error})", where=f"parameter {parameter}"
         ) from error
+    if is_file:
+        raise ParameterError(
+            "is a file", where=f"parameter {parameter}", mend="give a folder's name"
+        )
     refuse_drive(path, where=f"parameter {parameter}")
     return path
 

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from colab_utils import errors, records
 from colab_utils.errors import RecordError, RunStopped, WorkbenchError
-from colab_utils.heartbeat import now
 
 Action = Literal["smoke", "full_run", "score", "report"]
 TITLES: dict[Action, str] = {
@@ -147,9 +146,7 @@ def stopped_end(spec: JobSpec) -> dict[str, Any]:
 
 def record_of(spec: JobSpec, pid: int | None = None, end: dict[str, Any] | None = None) -> bytes:
     """What a job's record holds; `end` is None until it has ended."""
-    return records.encode_line(
-        {"spec": spec.model_dump(mode="json"), "pid": pid, "started": now(), "end": end}
-    )
+    return records.encode_line({"spec": spec.model_dump(mode="json"), "pid": pid, "end": end})
 
 
 def jobs_folder(runs: Path) -> Path:

@@ -117,8 +117,9 @@ def last(runs: Path, experiment: str, model: str) -> Job | None:
     records_there = sorted((jobs_folder(runs) / experiment / model).glob("*.json"))
     if not records_there:
         return None
-    found = read(records_there[-1])
+    # Asked first: a job that ends after that has written how before its lock was free.
     going = current(runs)
+    found = read(records_there[-1])
     return going if going is not None and going.spec.id == found.spec.id else found
 
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from colab_utils import records
+from colab_utils import checkpoints, records
 from colab_utils.errors import RecordError
 from colab_utils.heartbeat import now
 from colab_utils.mirror_files import ClosedFile, Scanner, is_double
+from colab_utils.run_directory import RunDirectory
 
 State = Literal["local", "copied", "confirmed"]
 _NAMED = 3
@@ -241,6 +242,26 @@ def kept_by_choice(run_dir: Path) -> set[str]:
     counting = _counting(run_dir)
     aside = {name for choice in counting for name in choice["aside"]}
     return {name for choice in counting for name in choice["keep"]} - aside
+
+
+def leave_chosen_against(directory: RunDirectory) -> dict[Path, str]:
+    """Move out of the run what a choice between chunks was made against; where it is now, and why.
+
+    Answers that were joined before the choice go with the chunk: they are joined again.
+    """
+    moved = {}
+    for name in sorted(set_aside_by_choice(directory.path)):
+        if (directory.chunks / name).exists():
+            moved[checkpoints.move_aside(directory.chunks / name)] = f"{name} was not chosen"
+    if directory.responses.exists():
+        joined = records.read_bytes(directory.responses)
+        for name in sorted(kept_by_choice(directory.path)):
+            chosen = directory.chunks / name
+            if chosen.exists() and records.read_bytes(chosen) not in joined:
+                why = f"responses.jsonl: was joined before {name} was chosen"
+                moved[checkpoints.move_aside(directory.responses)] = why
+                break
+    return moved
 
 
 def _counting(run_dir: Path) -> list[dict[str, list[str]]]:

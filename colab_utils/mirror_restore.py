@@ -17,14 +17,20 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from colab_utils import checkpoints, fingerprints, records
-from colab_utils.errors import FingerprintMismatch, MirrorError, WorkbenchError
+from colab_utils.errors import FingerprintMismatch, MirrorError, RecordError, WorkbenchError
 from colab_utils.heartbeat import now
 from colab_utils.mirror_files import MACHINES, Scanner, StoredName, is_chunk, stored_name
-from colab_utils.mirror_ledger import Ledger, kept_by_choice, set_aside_by_choice
+from colab_utils.mirror_ledger import (
+    Ledger,
+    kept_by_choice,
+    leave_chosen_against,
+    set_aside_by_choice,
+)
 from colab_utils.mirror_store import Store, machine_id
 from colab_utils.run_directory import RunDirectory
 
 _ATTEMPTS = 3
+_SCORING = ("scoring.json", "verdicts.jsonl", "replays.jsonl")
 
 
 class Restored(BaseModel):
@@ -55,7 +61,8 @@ class Survey:
 
     def of(self, kind: str, path: str | None = None) -> list[StoredName]:
         """Whole files of one kind, and path if given; snapshots of one path oldest first."""
-        return sorted(s for s in self.whole if s.kind == kind and (path is None or s.path == path))
+        those = (s for s in self.whole if s.kind == kind and path in (None, s.path))
+        return sorted(those, key=lambda s: (s.path, s.stamp, s.digest, s.name))
 
     def record(self, chunk: str) -> dict[str, Any] | None:
         """A chunk's record, None where none is whole."""
@@ -73,7 +80,6 @@ def survey(store: Store) -> Survey:
     found = Survey(
         machines=frozenset(PurePosixPath(n).stem for n in listed if n.startswith(f"{MACHINES}/"))
     )
-    # Plain names before doubles, which are then of no use.
     unread = 0
     for stored in sorted(s for s in map(stored_name, listed) if s is not None):
         try:
@@ -112,6 +118,7 @@ def restore(run_dir: Path, store: Store, ledger: Ledger, machine: Mapping[str, s
     _bring_choices(found, directory, brought)
     run = _bring_run(found, directory, brought)
     _bring_chunks(found, directory, run, brought)
+    leave_chosen_against(directory)
     _bring_snapshots(found, directory, brought)
     confirmed = note_found(run_dir, found, ledger, by=store.vouches or reader(found, machine))
     return Restored(
@@ -207,9 +214,6 @@ def _bring_choices(found: Survey, directory: RunDirectory, brought: list[str]) -
     for stored in found.of("snapshot"):
         if stored.path.startswith("choices/"):
             _write_if_missing(directory, stored.path, found.whole[stored], brought)
-    for name in set_aside_by_choice(directory.path):
-        if (directory.chunks / name).exists():
-            checkpoints.move_aside(directory.chunks / name)
 
 
 def _bring_run(found: Survey, directory: RunDirectory, brought: list[str]) -> dict[str, Any] | None:
@@ -235,7 +239,7 @@ def _bring_run(found: Survey, directory: RunDirectory, brought: list[str]) -> di
                 where=str(directory.path),
                 mend="choose another mirror folder for one of them",
             )
-    best = max(known, key=lambda run: (bool(run["completed"]), len(run["segments"])))
+    best = max(known, key=_age)
     segments = {records.dumps(s): s for run in known for s in run["segments"]}
     best = {**best, "segments": sorted(segments.values(), key=lambda s: str(s["started"]))}
     if best != own:
@@ -244,6 +248,12 @@ def _bring_run(found: Survey, directory: RunDirectory, brought: list[str]) -> di
         records.write_atomic(directory.run_json, [text.encode() + b"\n", *same][-1])
         brought.append("run.json")
     return best
+
+
+def _age(run: Mapping[str, Any]) -> tuple[bool, str, int]:
+    """What tells the newest record of a run: whether and when it ended, how many segments."""
+    ended = run["completed"] or {}
+    return bool(ended), str(ended.get("at", "")), len(run["segments"])
 
 
 def _run_of(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,23 +299,50 @@ def _bring_snapshots(found: Survey, directory: RunDirectory, brought: list[str])
     """The newest whole snapshot of every other file that is not here."""
     out = _out_by_choice(found, directory)
     newest = {s.path: s for s in found.of("snapshot") if s.path != "run.json" and s not in out}
+    for folder in sorted(
+        {str(PurePosixPath(p).parent) for p in newest if p.startswith("scoring/")}
+    ):
+        record, verdicts, replays = (f"{folder}/{name}" for name in _SCORING)
+        newest.pop(record, None)
+        newest.pop(verdicts, None)
+        newest |= _scoring_pair(found, directory, record, verdicts, out)
+        if record not in newest and not (directory.path / record).exists():
+            newest.pop(replays, None)
     for path, stored in newest.items():
-        # Verdicts without the record of their scoring, or the reverse, say nothing.
-        pair = {
-            "verdicts.jsonl": "scoring.json",
-            "replays.jsonl": "scoring.json",
-            "scoring.json": "verdicts.jsonl",
-        }
-        other = pair.get(PurePosixPath(path).name)
-        beside = str(PurePosixPath(path).with_name(other)) if other else None
-        if beside and beside not in newest and not (directory.path / beside).exists():
-            continue
         if not (directory.path / path).exists():
             target = directory.path / path
             records.write_atomic(target, found.whole[stored])
             # So that its name on the mirror stays the same.
             os.utime(target, (stored.stamp, stored.stamp))
             brought.append(path)
+
+
+def _scoring_pair(
+    found: Survey, directory: RunDirectory, record: str, verdicts: str, out: set[StoredName]
+) -> dict[str, StoredName]:
+    """The newest record of a scoring with the verdicts that it ended with, by path; else nothing.
+
+    One without the other says nothing, and a scoring that went on later has several of each under
+    one fingerprint. What is here already is one half of the pair, or all of it.
+    """
+
+    def newest_first(path: str) -> list[tuple[dict[str, StoredName], bytes]]:
+        if (directory.path / path).exists():
+            return [({}, records.read_bytes(directory.path / path))]
+        there = [stored for stored in found.of("snapshot", path) if stored not in out]
+        return [({path: stored}, found.whole[stored]) for stored in reversed(there)]
+
+    judged = newest_first(verdicts)
+    for said, text in newest_first(record):
+        try:
+            wanted = records.loads(text, where=record).get("verdicts_sha256")
+        except (RecordError, AttributeError):
+            # Torn here: its repair comes first.
+            continue
+        for lines, data in judged:
+            if wanted in (None, records.sha256_bytes(data)):
+                return {**said, **lines}
+    return {}
 
 
 def _out_by_choice(found: Survey, directory: RunDirectory) -> set[StoredName]:

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from colab_utils import environments, gate
-from colab_utils.batch_plan import scored
+from colab_utils import environments, fingerprints, gate
+from colab_utils.batch_plan import decoding_now, scored
 from colab_utils.engine import Operating
 from colab_utils.errors import FitError, RecordError, WorkbenchError
 from colab_utils.fit import require_fit, verdicts_by_card
@@ -89,7 +89,8 @@ def model_rows(
     for name in manifest.models:
         try:
             model = load_model_manifest(name)
-            state, can = run_state(model, runs / manifest.name / model.name, require_smoke)
+            folder = runs / manifest.name / model.name
+            state, can = run_state(model, manifest, folder, require_smoke)
             fits, detail = _fits(model, manifest, gpu)
             rows.append(
                 ModelRow(
@@ -113,35 +114,44 @@ def model_rows(
 
 
 def run_state(
-    model: ModelManifest, folder: Path, require_smoke: bool = True
+    model: ModelManifest, experiment: ExperimentManifest, folder: Path, require_smoke: bool = True
 ) -> tuple[str, tuple[str, ...]]:
     """How far a model has come, and the actions that this allows.
 
     `folder` holds its run directories `smoke` and `full`. The state is one of `none`, `smoke 7/15`
     or `1,184/2,560` with its phase (running, stalled, stopped, failed, interrupted ...), `smoke
-    passed`, `smoke not passed`, `complete`, `scored`. Raises `RunDirectoryError` for a foreign
-    folder.
+    passed`, `smoke not passed`, `smoke of other settings` (than the manifests' now), `complete`,
+    `scored`. Raises `RunDirectoryError` for a foreign folder, `RecordError` for one that can't be
+    read.
     """
     smoke, full = RunDirectory(folder / "smoke"), RunDirectory(folder / "full")
-    smoke_state = _smoke_state(model, smoke)
+    smoke_state = _smoke_state(model, experiment, smoke)
     passed = smoke_state == "smoke passed"
     runnable = ("smoke", "full_run") if passed or not require_smoke else ("smoke",)
     status = full.status()
     if full.is_complete():
         return ("scored", ("score", "report")) if scored(full) else ("complete", ("score",))
     if status.phase == "complete":
-        return "complete, then its answers were changed or removed", ()
+        return "complete, then its answers were changed or removed", runnable
     if status.phase != "none":
         return _part(status), runnable
     return smoke_state, runnable
 
 
-def _smoke_state(model: ModelManifest, smoke: RunDirectory) -> str:
+def _smoke_state(model: ModelManifest, experiment: ExperimentManifest, smoke: RunDirectory) -> str:
     status = smoke.status()
     if not smoke.is_complete():
         if status.phase == "none":
             return "none"
         return f"smoke {_part(status)}"
+    run = smoke.read_run()
+    assert run is not None
+    try:
+        now = fingerprints.fingerprint(decoding_now(run, model, experiment))
+    except (KeyError, TypeError, ValueError):
+        now = ""
+    if run["decoding_fingerprint"] != now:
+        return "smoke of other settings"
     try:
         answers = parse_responses(smoke.responses.read_bytes(), where=str(smoke.responses))
     except RecordError:
@@ -157,7 +167,7 @@ def _part(status: RunStatus) -> str:
 
 
 def _next(can: tuple[str, ...], state: str) -> str:
-    if state == "smoke not passed":
+    if state in ("smoke not passed", "smoke of other settings"):
         return "smoke"
     return can[-1] if can else ""
 
@@ -252,6 +262,6 @@ _HEAD = "padding:4px 10px;text-align:left;font-weight:600;opacity:.75;"
 
 def _tint(state: str, row: ModelRow) -> str:
     good = state in ("smoke passed", "complete", "scored")
-    bad = bool(row.problem) or state.endswith(("not passed", "failed", "stalled"))
+    bad = bool(row.problem) or state.endswith(("not passed", "other settings", "failed", "stalled"))
     colour = "52,168,83" if good else "234,67,53" if bad else "128,128,128"
     return f"background:rgba({colour},.2);border-radius:4px;padding:1px 6px;"

@@ -33,7 +33,7 @@ from typing import Any, get_args
 from colab_utils import jobs
 from colab_utils.errors import ParameterError, WorkbenchError
 from colab_utils.front_end import handles_clicks_in_a_cell, somebody_can_click
-from colab_utils.job_record import TITLES, Action, Job, JobProgress
+from colab_utils.job_record import TITLES, Action, Job, JobProgress, JobSpec
 from colab_utils.manifests import list_manifests
 from colab_utils.model_table import html_table, text_table
 from colab_utils.parameters import PickerParameters, checked
@@ -87,8 +87,10 @@ class Picker:
 
     def __init__(self, parameters: PickerParameters) -> None:
         self._parameters = parameters
-        self._queue = _actions(parameters.action)
+        actions = _actions(parameters.action)
         self._selection = Selection(parameters)
+        # Told now: what is shown later may be another model, which this is not for.
+        self._queue = [self._selection.spec(action) for action in actions]
         self._lock = threading.RLock()
         self._children: list[subprocess.Popen[bytes]] = []
         self._complaint: WorkbenchError | None = None
@@ -131,7 +133,7 @@ class Picker:
                 if button == "stop":
                     self._stop()
                 else:
-                    self._start(_actions(button)[0])
+                    self._start(self._selection.spec(_actions(button)[0]))
             except WorkbenchError as error:
                 self._complaint = error
             self.refresh()
@@ -234,12 +236,12 @@ class Picker:
             except WorkbenchError as error:
                 self._complaint = error
             if self._front is not None:
-                self._front.offer(self._selection.names, self._selection.model)
+                selection = self._selection
+                self._front.offer(selection.experiment_file, selection.names, selection.model)
             self.refresh()
 
-    def _start(self, action: Action) -> None:
-        token = self._selection.token_for(action)
-        self._children.append(jobs.start(self._selection.spec(action), token))
+    def _start(self, spec: JobSpec) -> None:
+        self._children.append(jobs.start(spec, self._selection.token_for(spec)))
 
     def _stop(self) -> None:
         going = self._selection.going()
@@ -254,6 +256,9 @@ class Picker:
     def _look(self, progress: JobProgress | None) -> View:
         going = self._selection.going()
         if not _same(going, self._shown):
+            if self._shown is not None:
+                # How that ended is the news now.
+                self._complaint = None
             self._shown, self._stopping = going, None
             self._selection.reload()
         message, picture = self._message(going)

@@ -8,7 +8,12 @@ from typing import Any
 from colab_utils import colab, jobs
 from colab_utils.errors import InputError, ParameterError
 from colab_utils.job_record import Action, Job, JobSpec
-from colab_utils.manifests import list_manifests, load_experiment_manifest, manifest_path
+from colab_utils.manifests import (
+    list_manifests,
+    load_experiment_manifest,
+    load_model_manifest,
+    manifest_path,
+)
 from colab_utils.mirror_hub import HUB
 from colab_utils.mirror_launch import mirror_of
 from colab_utils.model_table import ModelRow, model_rows
@@ -106,10 +111,12 @@ class Selection:
             replay=parameters.replay,
         )
 
-    def token_for(self, action: Action) -> str | None:
-        """The hub's token where `action` on the chosen model may need it."""
-        needed = self._mirrors_to_hub or self.row.hub
-        return self._token if needed and action in ("smoke", "full_run") else None
+    def token_for(self, spec: JobSpec) -> str | None:
+        """The hub's token where a job may need it; raises `ManifestError`."""
+        if spec.action not in ("smoke", "full_run"):
+            return None
+        from_hub = load_model_manifest(spec.model).distribution is None
+        return self._token if from_hub or self._mirrors_to_hub else None
 
     def going(self) -> Job | None:
         """What is going on here: a job, or a run of these models that was started without one."""

@@ -149,12 +149,11 @@ class Front:
                 self._figure,
             ]
         )
-        self._handlers = handlers
         self._quiet = False
         for name, button in self._buttons.items():
             button.on_click(lambda _, name=name: handlers.button(name))
-        self._model.observe(self._chosen, names="value")
-        self._experiment.observe(lambda change: handlers.experiment(change["new"]), names="value")
+        self._model.observe(self._chosen(handlers.model), names="value")
+        self._experiment.observe(self._chosen(handlers.experiment), names="value")
 
     def display(self, text: str) -> None:
         """Show the box; a front end without widgets shows `text` in its place."""
@@ -165,9 +164,13 @@ class Front:
         bundle = {"text/plain": text, "application/vnd.jupyter.widget-view+json": view}
         display(bundle, raw=True)
 
-    def offer(self, models: Sequence[str], model: str) -> None:
-        """Offer other models; called from handlers only, which the front end waits for."""
+    def offer(self, experiment: str, models: Sequence[str], model: str) -> None:
+        """Show an experiment's models, and it as chosen, be it the one before.
+
+        Called from handlers only, which the front end waits for.
+        """
         self._quiet = True
+        self._experiment.value = experiment
         self._model.options = list(models)
         self._model.value = model
         self._quiet = False
@@ -192,9 +195,14 @@ class Front:
         """Take the widgets off the page."""
         self._box.close()
 
-    def _chosen(self, change: dict[str, Any]) -> None:
-        if not self._quiet and change["new"] is not None:
-            self._handlers.model(change["new"])
+    def _chosen(self, handle: Callable[[str], None]) -> Callable[[dict[str, Any]], None]:
+        """What observes a list: `handle`, but for what is set from here."""
+
+        def observe(change: dict[str, Any]) -> None:
+            if not self._quiet and change["new"] is not None:
+                handle(change["new"])
+
+        return observe
 
 
 def _progress(view: View) -> str:

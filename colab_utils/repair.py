@@ -17,7 +17,7 @@ from colab_utils.lock import busy
 from colab_utils.mirror_files import is_chunk
 from colab_utils.mirror_launch import RunMirror, mirror_of_ledger
 from colab_utils.mirror_ledger import (
-    kept_by_choice,
+    leave_chosen_against,
     read_choices,
     read_ledger,
     set_aside_by_choice,
@@ -93,17 +93,8 @@ def _restore(mirror: RunMirror, say: Say) -> None:
 
 def _leave_chosen_against(directory: RunDirectory, say: Say) -> None:
     """Put out of the run what a choice was made against, a killed repair's choice included."""
-    for name in set_aside_by_choice(directory.path):
-        if (directory.chunks / name).exists():
-            checkpoints.move_aside(directory.chunks / name)
-    if directory.responses.exists():
-        joined = records.read_bytes(directory.responses)
-        for name in sorted(kept_by_choice(directory.path)):
-            chosen = directory.chunks / name
-            if chosen.exists() and records.read_bytes(chosen) not in joined:
-                text = f"was joined before {name} was chosen"
-                _aside(directory, Problem("responses.jsonl", text), say)
-                return
+    for moved, why in leave_chosen_against(directory).items():
+        say(f"{why}; moved to {moved.relative_to(directory.path)}")
 
 
 def _choose(directory: RunDirectory, keep: str, say: Say) -> None:

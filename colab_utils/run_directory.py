@@ -114,11 +114,15 @@ class RunDirectory:
         return run
 
     def is_complete(self) -> bool:
-        """Whether the answers are all there and unchanged since the run ended."""
+        """Whether the answers are all there and unchanged since the run ended.
+
+        Raises `RecordError` for answers that can't be read, and as `read_run` does.
+        """
         run = self.read_run()
         if run is None or not run.get("completed") or not self.responses.exists():
             return False
-        return bool(records.sha256_file(self.responses) == run["completed"]["responses_sha256"])
+        answers = records.read_bytes(self.responses)
+        return bool(records.sha256_bytes(answers) == run["completed"]["responses_sha256"])
 
     def runner(self) -> dict[str, Any] | None:
         """Who holds the lock (pid, host, since), or None when nobody does."""

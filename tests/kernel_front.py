@@ -91,6 +91,8 @@ class KernelFront:
         """Choose from a list."""
         model = self._find("DropdownModel", label)
         number = self.widgets[model]["_options_labels"].index(option)
+        # A page shows at once what was chosen, until the kernel says otherwise.
+        self.widgets[model]["index"] = number
         self._tell(model, method="update", state={"index": number}, buffer_paths=[])
 
     def chosen(self, label: str) -> str:

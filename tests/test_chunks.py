@@ -57,6 +57,19 @@ def test_any_text_survives_a_chunk(tmp_path_factory, text):
     assert path.read_bytes().count(b"\n") == 1
 
 
+def test_what_is_set_aside_replaces_nothing_there(tmp_path):
+    for text in ("first", "second", "third"):
+        (tmp_path / "a.jsonl").write_text(text)
+        moved = checkpoints.move_aside(tmp_path / "a.jsonl")
+        if text == "first":
+            first = moved
+        if text == "second":
+            # Somebody tidied up.
+            first.unlink()
+    kept = [path.read_text() for path in sorted((tmp_path / "set-aside").iterdir())]
+    assert kept == ["second", "third"]
+
+
 def test_torn_chunks_are_told_and_set_aside(tmp_path):
     good = commit(tmp_path, 0, 1)
     cut = commit(tmp_path, 2, 3)

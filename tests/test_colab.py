@@ -10,7 +10,7 @@ from typing import Any
 import pexpect
 import pytest
 
-from colab_utils import colab, front_end
+from colab_utils import colab
 from colab_utils.errors import InputError, ParameterError
 from colab_utils.parameters import PickerParameters
 from colab_utils.picker_selection import Selection
@@ -48,11 +48,20 @@ class TimeoutException(Exception):
         )
 
 
+def kernel_with(*, allow_stdin: bool) -> Any:
+    """A kernel whose running cell a person's page sent, or papermill, which forbids input."""
+    return types.SimpleNamespace(get_parent=lambda: {"content": {"allow_stdin": allow_stdin}})
+
+
 class StandIn:
-    """google.colab: `answers` says what `mount` and `get` give or raise, `asked` what was asked."""
+    """google.colab: `answers` says what `mount` and `get` give or raise, `asked` what was asked.
+
+    `kernel` is the notebook's, None in any other process.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
+        self.kernel: Any = kernel_with(allow_stdin=True)
         self.asked: list[str] = []
 
     def mount(
@@ -71,6 +80,8 @@ class StandIn:
 
     def _answer(self, name: str) -> Any:
         self.asked.append(name)
+        if self.kernel is None:
+            raise AttributeError("'NoneType' object has no attribute 'shell'")
         answer = self.answers.get(name)
         if isinstance(answer, Exception):
             raise answer
@@ -94,16 +105,19 @@ def in_colab(monkeypatch) -> StandIn:
     monkeypatch.setitem(sys.modules, "google", types.ModuleType("google"))
     for module in (package, drive, userdata, errors):
         monkeypatch.setitem(sys.modules, module.__name__, module)
+    ipython = types.ModuleType("IPython")
+    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=stand_in.kernel)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab")
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr(colab, "somebody_can_click", lambda: True)
     return stand_in
 
 
-def test_without_a_front_end_colab_is_never_asked(in_colab, monkeypatch):
+# As a job's process or a shell finds it, and a kernel that papermill started.
+@pytest.mark.parametrize("kernel", [None, kernel_with(allow_stdin=False)])
+def test_without_a_front_end_colab_is_never_asked(in_colab, monkeypatch, kernel):
     in_colab.answers["get"] = "hf_secret"
-    # As a kernel that papermill started, a job's process and a shell find it.
-    monkeypatch.setattr(colab, "somebody_can_click", front_end.somebody_can_click)
+    in_colab.kernel = kernel
     token, why = colab.find_token()
     assert token is None and "set HF_TOKEN in the environment" in why
     with pytest.raises(InputError, match="only a cell of the open notebook can mount it; mount"):
@@ -184,11 +198,12 @@ def test_the_picker_asks_colab_in_its_cell_only_and_says_what_is_missing(in_cola
     assert in_colab.asked == [] and "Run the cell again" in chosen.notices[0]
     told = choose("code-switching-512", "llama-3.2-3b-instruct")
     assert in_colab.asked == ["get"] and "switch it on" in told.notices[0]
-    assert told.token_for("full_run") is None
+    assert told.token_for(told.spec("full_run")) is None
     in_colab.answers["get"] = "hf_secret"
     chosen = choose("code-switching-512", "llama-3.2-3b-instruct")
     assert chosen.notices == () and chosen.row.access == "gated, token found"
-    assert chosen.token_for("full_run") == "hf_secret" and chosen.token_for("score") is None
+    assert chosen.token_for(chosen.spec("full_run")) == "hf_secret"
+    assert chosen.token_for(chosen.spec("score")) is None
     # Drive is mounted in the cell, too.
     in_colab.answers["mount"] = ValueError("mount failed")
     with pytest.raises(InputError, match="could not be mounted"):

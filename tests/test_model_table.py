@@ -10,12 +10,14 @@ import pytest
 from run_directories import row, write_run, write_scoring
 
 from colab_utils import records
+from colab_utils.fingerprints import decoding_settings, fingerprint
 from colab_utils.lock import locked
-from colab_utils.manifests import load_model_manifest
+from colab_utils.manifests import load_experiment_manifest, load_model_manifest
 from colab_utils.model_table import ModelRow, html_table, model_rows, run_state, text_table
 from colab_utils.run_directory import RunDirectory
 
 MODEL = load_model_manifest("smollm2-135m-instruct")
+EMBEDDED = load_experiment_manifest("embedded")
 STUDY = "code-switching-512"
 ANSWERS = {f"{task}-0": (task, row("pwpwp")) for task in ("code", "sql", "finance")}
 L4 = {"name": "NVIDIA L4", "memory_bytes": 23034 << 20, "compute_capability": 8.9}
@@ -32,17 +34,22 @@ def begun(folder: Path, done: int, total: int, phase: str, *, silent: float = 0.
     return folder
 
 
-def smoke(folder: Path, **changed: object) -> Path:
+def smoke(folder: Path, max_tokens: int | None = None, **changed: object) -> Path:
     cells = {name: (task, dict(c)) for name, (task, c) in ANSWERS.items()}
     cells["code-0"][1]["KO"] = {"outcome": "passed", **changed}
-    return write_run(folder, cells, scored=False, kind="smoke")
+    digests = {name: file.sha256 for name, file in MODEL.files.items()}
+    decoding = decoding_settings(MODEL, EMBEDDED, digests=digests)
+    if max_tokens is not None:
+        decoding["decoding"]["max_tokens"] = max_tokens
+    known = {"decoding": decoding, "decoding_fingerprint": fingerprint(decoding)}
+    return write_run(folder, cells, scored=False, kind="smoke", **known)
 
 
 def state_in(folder: Path, *, runner: str = "", require_smoke: bool = True):
     with ExitStack() as held:
         if runner:
             held.enter_context(locked(RunDirectory(folder / runner)))
-        return run_state(MODEL, folder, require_smoke)
+        return run_state(MODEL, EMBEDDED, folder, require_smoke)
 
 
 def test_a_model_comes_from_nothing_to_scored(tmp_path):
@@ -81,6 +88,20 @@ def test_a_smoke_that_did_not_pass_allows_no_full_run(tmp_path, changed):
     assert state_in(tmp_path) == ("smoke not passed", ("smoke",))
 
 
+def test_a_smoke_under_other_settings_allows_no_full_run(tmp_path):
+    smoke(tmp_path / "smoke", max_tokens=7)
+    assert state_in(tmp_path) == ("smoke of other settings", ("smoke",))
+    assert state_in(tmp_path, require_smoke=False)[1] == ("smoke", "full_run")
+
+
+def test_a_file_that_cannot_be_read_is_one_models_problem(tmp_path):
+    full = write_run(tmp_path / "embedded" / MODEL.name / "full", ANSWERS)
+    (full / "responses.jsonl").unlink()
+    (full / "responses.jsonl").mkdir()
+    (found,) = rows_of("embedded", tmp_path)
+    assert "responses.jsonl: cannot be read" in found.problem and found.can == ()
+
+
 def test_a_scoring_of_other_answers_is_none(tmp_path):
     full = write_run(tmp_path / "full", ANSWERS)
     assert state_in(tmp_path)[0] == "scored"
@@ -95,7 +116,10 @@ def test_changed_answers_and_foreign_folders_are_told(tmp_path):
     full = write_run(tmp_path / "embedded" / MODEL.name / "full", ANSWERS)
     (full / "responses.jsonl").write_text("{}\n")
     state, can = state_in(full.parent)
-    assert "changed or removed" in state and can == ()
+    assert "changed or removed" in state and can == ("smoke",)
+    # A full run joins them again from the chunks, as after a choice between two chunks.
+    smoke(full.parent / "smoke")
+    assert state_in(full.parent)[1] == ("smoke", "full_run")
     (full / "run.json").write_text('{"format": 99}')
     (found,) = rows_of("embedded", tmp_path)
     assert "not written by this version" in found.problem and found.can == ()

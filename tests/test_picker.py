@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +18,20 @@ from papermill.exceptions import PapermillExecutionError
 from run_directories import DATASET_SHA256, row, write_run
 
 from colab_utils import jobs, records
-from colab_utils.errors import ParameterError, RecordError, RunDirectoryError, RunnerBusy
-from colab_utils.job_record import JobSpec, files_of, jobs_folder
+from colab_utils.errors import (
+    ParameterError,
+    RecordError,
+    RunDirectoryError,
+    RunnerBusy,
+    WorkbenchError,
+)
+from colab_utils.heartbeat import now
+from colab_utils.job_record import Job, JobSpec, files_of, jobs_folder
+from colab_utils.lock import locked
 from colab_utils.manifests import PROJECT, load_dataset_manifest
 from colab_utils.notebooks import NOTEBOOKS
 from colab_utils.picker import show
+from colab_utils.run_directory import RunDirectory
 from colab_utils.samples import load_dataset
 
 MODEL = "smollm2-135m-instruct"
@@ -156,6 +166,28 @@ def test_interrupting_the_watching_cell_stops_what_goes_on(front, folder):
     assert jobs.last(folder / "runs", "small", MODEL).outcome == "stopped"
 
 
+def test_an_experiment_that_cannot_be_read_is_not_shown_as_chosen(front, folder):
+    front.run(IMPORT, show_cell(folder))
+    front.choose("Experiment", "embedded")
+    front.wait(lambda: front.chosen("Experiment") == "embedded")
+    (folder / "experiment.yaml").write_text("models: [\n")
+    front.choose("Experiment", "small")
+    front.see("this was not done")
+    # What a button does now is on what the lists say.
+    front.wait(lambda: front.chosen("Experiment") == "embedded")
+    assert front.chosen("Model") == MODEL
+    child = jobs.start(spec_of_embedded(folder))
+    child.wait()
+    # How a later job ends is not hidden behind the old complaint.
+    front.see(f"scoring of {MODEL}: failed")
+    assert "this was not done" not in front.page()
+
+
+def spec_of_embedded(folder: Path) -> JobSpec:
+    given = values(folder) | {"experiment_file": "embedded", "experiment": "embedded"}
+    return JobSpec.model_validate({"action": "score", **given})
+
+
 def run_notebook(folder: Path, **more: object) -> str:
     """pick_model.ipynb through papermill: what its cells said."""
     experiment_in(folder)
@@ -188,12 +220,33 @@ def test_under_papermill_an_action_is_done_and_its_failure_ends_the_notebook(fol
     assert jobs.last(folder / "runs", "small", MODEL).spec.action == "smoke"
 
 
+def test_an_action_is_done_on_its_own_model_whatever_else_goes_on(folder):
+    experiment_in(folder)
+    other = write_run(folder / "runs" / "small" / OTHER / "smoke", ANSWERS, kind="smoke")
+    beat = {"at": now(), "pid": 1, "phase": "done", "phase_seconds": 1.0}
+    records.append_line(other / "heartbeat.jsonl", beat)
+
+    async def attach() -> None:
+        with locked(RunDirectory(other)):
+            picker = show(**values(folder, action="smoke"))
+            watching = asyncio.create_task(picker.watch())
+            await asyncio.sleep(0)
+        with pytest.raises(WorkbenchError, match="no-python"):
+            await watching
+
+    asyncio.run(attach())
+    # What was asked for was begun when the other model's run had ended.
+    assert jobs.last(folder / "runs", "small", MODEL).outcome == "failed"
+    assert jobs.last(folder / "runs", "small", OTHER) is None
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
         ({"action": "smoke, dance"}, "'dance' is no action"),
         ({"model": "gpt"}, "gpt is not a model of experiment small"),
         ({"mirror": "ftp://x"}, "parameter mirror"),
+        ({"runs": __file__}, "parameter runs: is a file"),
     ],
 )
 def test_a_wrong_parameter_is_refused_before_anything_starts(folder, wrong, says):
@@ -226,6 +279,19 @@ def test_one_job_a_folder_of_runs_and_none_of_another_host_is_touched(folder):
     finally:
         child.wait(60)
     assert jobs.last(folder / "runs", "small", MODEL).outcome == "stopped"
+
+
+def test_a_job_that_ends_between_two_reads_has_not_vanished(folder, monkeypatch):
+    child = jobs.start(spec_in(folder, action="score"))
+    ask = jobs.current
+
+    def when_it_has_ended(runs: Path) -> Job | None:
+        child.wait()
+        return ask(runs)
+
+    monkeypatch.setattr(jobs, "current", when_it_has_ended)
+    last = jobs.last(folder / "runs", "small", MODEL)
+    assert last.outcome == "failed" and "holds no run" in last.error.problem
 
 
 def test_a_job_that_vanished_says_so_and_a_foreign_record_is_refused(folder):
