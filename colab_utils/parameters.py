@@ -19,6 +19,14 @@ class _Parameters(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+class SetupParameters(_Parameters):
+    """What set-up is told; an empty `model` stands for none in particular."""
+
+    experiment: str = Field(min_length=1)
+    model: str = ""
+    cache: str = Field(min_length=1)
+
+
 class RunParameters(_Parameters):
     """What smoke and full run are told.
 

@@ -27,7 +27,6 @@ from colab_utils.fetch import ensure_weights
 from colab_utils.following import follow as follow
 from colab_utils.following import run_to_end
 from colab_utils.handed_over import local_run
-from colab_utils.injected import refuse_unknown
 from colab_utils.manifests import (
     PROJECT,
     ExperimentManifest,
@@ -39,7 +38,7 @@ from colab_utils.manifests import (
 )
 from colab_utils.mirror_launch import mirror_of
 from colab_utils.mirror_ledger import MirrorState
-from colab_utils.parameters import ReportParameters, RunParameters, checked
+from colab_utils.parameters import ReportParameters, RunParameters, SetupParameters, checked
 from colab_utils.responses import read_responses
 from colab_utils.run_directory import RunDirectory
 from colab_utils.run_record import RunSpec
@@ -105,16 +104,17 @@ def setup(
 
     What stands against a run is told first: a GPU that is missing, or too old, or whose driver
     needs another lock; with `model` also one that does not fit, weights that `cache` can't hold, a
-    token that is missing. Raises what `preflight` raises, `ParameterError` for a project on Drive,
-    and `InterpreterError` when the environment can't be made.
+    token that is missing. Raises what `preflight` raises, `ParameterError` for a parameter and for
+    a project on Drive, and `InterpreterError` when the environment can't be made.
     """
-    refuse_unknown()
-    manifest = load_experiment_manifest(experiment)
+    values = {"experiment": experiment, "model": model, "cache": cache}
+    given = checked(SetupParameters, values)
+    manifest = load_experiment_manifest(given.experiment)
     colab.refuse_drive(ENGINE_FOLDER, where=str(ENGINE_FOLDER))
     gpu = preflight.require_gpu(manifest)
-    if model:
-        folder = colab.local_folder(cache, parameter="cache")
-        preflight.require_model(load_model_manifest(model), manifest, gpu, folder)
+    if given.model:
+        folder = colab.local_folder(given.cache, parameter="cache")
+        preflight.require_model(load_model_manifest(given.model), manifest, gpu, folder)
     return environments.make_environment(
         PROJECT / manifest.engine_lock, folder=ENGINE_FOLDER, progress=say
     )

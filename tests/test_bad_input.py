@@ -208,9 +208,10 @@ def test_a_cache_that_is_a_file_is_named(cli, tmp_path):
     (tmp_path / "cache").write_bytes(b"")
     done = cli("smoke", "--cache", str(tmp_path / "cache"), "--runs", str(tmp_path / "runs"))
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "cannot be written" in done.stderr
+    assert "parameter cache: is a file; give a folder's name" in done.stderr
     checked = cli("check", "--runs", str(tmp_path / "cache"))
-    assert checked.returncode == 2 and "is not a folder that can be written" in checked.stdout
+    assert checked.returncode == 2 and "Traceback" not in checked.stderr
+    assert "is a file; give a folder's name" in checked.stdout + checked.stderr
 
 
 def test_a_torn_log_line_spoils_no_other(tmp_path):
